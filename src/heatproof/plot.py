@@ -80,7 +80,8 @@ def maps(
     rows = zip(made["method"].values, map_values, np.atleast_1d(reasons), strict=True)
     drawn_maps = [(str(name), values) for name, values, reason in rows if not reason]
     if not drawn_maps:
-        raise HeatproofError(f"No method has a map of this image to draw, because {np.atleast_1d(reasons)[0]}.")
+        reason = next(iter(np.atleast_1d(reasons)), "the maps are of no method")
+        raise HeatproofError(f"No method has a map of this image to draw, because {reason}.")
     names = [name for name, _ in drawn_maps]
     first = 0 if picture is None else 1
     count = len(names) + first
@@ -218,6 +219,8 @@ def _axes(ax: Axes | None) -> Axes:
 def _row(made: Any, image: int | str) -> int:
     if "attribution" not in getattr(made, "data_vars", ()):
         raise HeatproofError(f"The maps are {type(made).__name__}: pass the result of heatproof.explain.")
+    if "image" not in made.dims:
+        raise HeatproofError("The maps are of one image, without a dimension 'image': select it with isel(image=[0]).")
     names = [str(name) for name in made["image"].values.tolist()]
     if isinstance(image, int | np.integer) and -len(names) <= image < len(names):
         return int(image)

@@ -75,6 +75,7 @@ REFUSED = {
     "no image": (lambda plain: plain.assign(image=plain["image"].where(plain.index > 2)), "Row 0 of the table has no"),
     "two columns": (lambda plain: pd.concat([plain, plain[["score"]]], axis=1), "two columns 'score'"),
     "directions": (lambda plain: plain.assign(higher_is_better="up"), "'up' under 'higher_is_better'"),
+    "an image twice": (lambda plain: pd.concat([plain, plain]), "has two scores of image '0' in one test case"),
     "nothing": (lambda plain: plain.iloc[:0], "nothing to rank"),
 }
 

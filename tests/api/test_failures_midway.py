@@ -48,9 +48,10 @@ def test_an_error_of_heatproof_itself_is_not_laid_on_the_network(images, monkeyp
         heatproof.evaluate("sds", Failing(10**6).eval(), images, None, images.sum(1))
 
 
-def test_a_network_with_a_parameter_of_integers_is_finetuned():
+@pytest.mark.parametrize("table", [torch.arange(3), torch.tensor([2**62]), torch.tensor([True, False])])
+def test_a_network_with_a_parameter_of_integers_is_finetuned(table):
     network = Failing(10**6).eval()
-    network.table = nn.Parameter(torch.arange(3), requires_grad=False)
+    network.table = nn.Parameter(table, requires_grad=False)
     tuned = heatproof.finetune(network, torch.rand(20, 3, 16, 16), torch.arange(20) % 4, epochs=1, lr=1e-2)
     assert torch.equal(tuned.table, network.table)
     assert not tuned.table.requires_grad
@@ -71,6 +72,16 @@ def test_maps_of_no_method_are_not_drawn(network, images, targets):
         with pytest.raises(HeatproofError, match="to draw, because the network has no attention blocks"):
             heatproof.plot.maps(maps, picture=picture)
     assert plt.get_fignums() == before
+
+
+@pytest.mark.parametrize(
+    ("select", "cause"),
+    [({"method": []}, "because the maps are of no method"), ({"image": 0}, r"select it with isel\(image=\[0\]\)")],
+)
+def test_maps_without_a_method_or_a_dimension_of_images_are_not_drawn(select, cause, network, images, targets):
+    maps = heatproof.explain(network, images, targets, ["saliency"]).isel(select)
+    with pytest.raises(HeatproofError, match=cause):
+        heatproof.plot.maps(maps)
 
 
 @pytest.mark.parametrize("cached", [False, True])

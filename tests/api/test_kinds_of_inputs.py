@@ -7,7 +7,7 @@ import pytest
 import torch
 import xarray
 from PIL import Image
-from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDataset
 from torchvision.transforms.functional import to_tensor
 
 import heatproof
@@ -45,6 +45,19 @@ def big_endian(values):
     return values.numpy().astype(values.numpy().dtype.newbyteorder(">"))
 
 
+class Arrays(Dataset):
+    """A data set of arrays and labels, which torch's `collate_fn` stacks."""
+
+    def __init__(self, images):
+        self.images = images
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, number):
+        return self.images[number], int(TARGETS[number])
+
+
 def quantised(values):
     return torch.quantize_per_tensor(values.float(), 2**-6, 0, torch.qint32)
 
@@ -69,6 +82,12 @@ IMAGE_KINDS = {
         lambda x: DataLoader(list(masked(x)), 4, collate_fn=np.ma.stack),
         "Image '3' has a value that is not finite",
     ),
+    "a data set of masked arrays": (
+        lambda x: Arrays(masked(x)),
+        "Image '3' has a value that is not finite",
+    ),
+    "a data set of big-endian arrays": (lambda x: Arrays(big_endian(x)), None),
+    "floats of eight bits": (lambda x: x.to(torch.float8_e4m3fn), "torch.float8_e4m3fn .*: give a float tensor"),
     "a generator": (lambda x: iter(x.split(5)), None),
     "a nested tensor": (
         lambda x: torch.nested.nested_tensor(list(x)),

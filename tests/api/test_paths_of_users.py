@@ -58,6 +58,11 @@ def test_a_tilde_is_the_home_folder(call, home, choice, network, images):
     assert os.listdir(home.parent) == ["home"]
 
 
+def test_a_folder_whose_name_is_a_tilde_is_written_with_a_dot(home, choice):
+    assert choice.save("./~/saved.json").read_text() == (home.parent / "~" / "saved.json").read_text()
+    assert os.listdir(home) == []
+
+
 @pytest.mark.parametrize("path", ["~nobody_has_this_name/x", 3, None, b"x"])
 def test_a_path_that_is_none_is_refused(path):
     with pytest.raises(HeatproofError, match=r"home folder of a user|The path is"):

@@ -226,9 +226,25 @@ def hidden_relu(values):
     return relu_operator(values)
 
 
+LIBRARY = torch.library.Library("heatproof_tests_of_libraries", "DEF")
+LIBRARY.define("function(Tensor values) -> Tensor")
+LIBRARY.impl("function", Hidden.apply, "Autograd")
+LIBRARY.define("product(Tensor values) -> Tensor")
+LIBRARY.impl("product", lambda values: values * (values > 0), "CompositeImplicitAutograd")
+
+
+def library_function(values):
+    return torch.ops.heatproof_tests_of_libraries.function(values)
+
+
+def library_product(values):
+    return torch.ops.heatproof_tests_of_libraries.product.default(values)
+
+
 SCRIPTED = torch.jit.trace(lambda values: values.relu(), torch.zeros(2, 4, 6, 6))
 UNREACHED = {"function": Hidden.apply, "new style": NewStyle.apply, "thread": elsewhere, "traced": SCRIPTED}
 UNREACHED["custom operator"] = hidden_relu
+UNREACHED |= {"operator of a library": library_function, "operator of operators": library_product}
 
 
 class Holding(nn.Module):

@@ -56,6 +56,8 @@ GLOBAL = {
     "adaptive function, pair": lambda h: functional.adaptive_avg_pool2d(h, output_size=(1, 1)),
     "mean": lambda h: h.mean((2, 3)),
     "mean, keeping": lambda h: h.mean(dim=(-2, -1), keepdim=True),
+    "nanmean": lambda h: h.nanmean((2, 3)),
+    "area": lambda h: functional.interpolate(h, size=1, mode="area"),
     "torch.mean": lambda h: torch.mean(h, dim=[2, 3]),
     "flattened": lambda h: h.flatten(2).mean(-1),
     "two means": lambda h: h.mean(3).mean(2),

@@ -233,6 +233,19 @@ def test_images_one_pixel_high_or_wide_are_interpolated_along_their_line(shape, 
     np.testing.assert_allclose(filled, expected, atol=1e-6)
 
 
+def test_a_mean_in_another_byte_order_gives_the_same_scores():
+    generator = torch.Generator().manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 64, 4)).eval()
+    images, maps = torch.rand(2, 3, 8, 8, generator=generator), torch.rand(2, 8, 8, generator=generator)
+    scores = []
+    for kind in (">f8", "=f8"):
+        scaling = {"mean": np.full(3, 0.5, kind), "std": np.ones(3, kind)}
+        options = {"metric": "sic", "exclude": "none", **scaling}
+        scores.append(heatproof.evaluate({"sic": options}, network, images - 0.5, [0, 1], maps)["sic"]["score"].values)
+    assert np.isfinite(scores[1]).all()
+    np.testing.assert_array_equal(*scores)
+
+
 @pytest.mark.parametrize("metric", ["sic", "aic"])
 def test_images_one_pixel_high_have_scores(metric):
     generator = torch.Generator().manual_seed(0)

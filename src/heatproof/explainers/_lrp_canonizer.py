@@ -36,7 +36,7 @@ ACTIVATIONS = (
     *("softplus", "sigmoid", "logsigmoid", "tanh", "softsign", "clamp", "clamp_min", "clip", "threshold"),
 )
 # Functions that average or add up positions get the rule of pooling modules.
-AVERAGES = ("mean", "sum", *(f"{kind}_pool{d}d" for kind in ("avg", "adaptive_avg") for d in (1, 2, 3)))
+AVERAGES = ("mean", "nanmean", "sum", *(f"{kind}_pool{d}d" for kind in ("avg", "adaptive_avg") for d in (1, 2, 3)))
 
 
 def _spellings(names: Sequence[str]) -> set[Any]:
@@ -237,7 +237,9 @@ def _replace_operation(traced: Any, index: int, node: fx.Node, of_images: set[fx
         return _replace(
             traced, node, f"canonical_activation_{index}", _Activation(function, *_settings(node)), factors[0]
         )
-    if function in AVERAGE_CALLS and SETTINGS in node.meta:
+    # This interpolation is adaptive average pooling.
+    is_area = function is nn.functional.interpolate and node.kwargs.get("mode") == "area"
+    if (is_area or function in AVERAGE_CALLS) and SETTINGS in node.meta:
         return _replace(traced, node, f"canonical_pool_{index}", _Average(function, *_settings(node)), factors[0])
     return None
 

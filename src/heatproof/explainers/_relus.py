@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FrameType
 from typing import Any, ClassVar, Literal
 
@@ -30,6 +30,8 @@ SLOPES = {"leaky_relu": "negative_slope", "prelu": "weight", "elu": "alpha"}
 # compiled parts, and of custom operators with a backward pass of their own.
 BACKWARDS = ("Relu", "Threshold", "ClampMin", "Clamp")
 UNKNOWN = ("DifferentiableGraph", "CompiledFunction", "GeneratedBackwardFor_")
+# Namespaces of operators that contain no ReLU, or are seen as functions of torch.
+OPERATORS = frozenset(("aten", "prim", "prims", "torchvision"))
 
 
 def relu_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
@@ -133,6 +135,18 @@ class ReluRules(FunctionRules):
             self._code_without_gradients.update(_calling_code())
         return func(*args, **kwargs)
 
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Apply the rules, and watch the results of custom operators, inside of which no mode sees a call."""
+        results = super().__torch_function__(func, types, args, kwargs)
+        if _is_custom_operator(func):
+            for result in results if isinstance(results, list | tuple) else [results]:
+                node = getattr(result, "grad_fn", None)
+                if node is not None and getattr(node, "_forward_cls", None) is not _Ruled:
+                    node.register_prehook(self._record_bypass)
+        return results
+
     def watch_bypasses(self, outputs: torch.Tensor) -> None:
         """Watch for ReLUs that no rule reached: in compiled parts, and in functions with a custom backward pass.
 
@@ -174,6 +188,13 @@ class _Ruled(torch.autograd.Function):
         passed = gradients[0].relu()
         (active,) = ctx.saved_tensors
         return passed * active if ctx.mode.kind == "guided" else passed, None
+
+
+def _is_custom_operator(func: Any) -> bool:
+    """Return whether a function is an operator (``torch.ops``) of another library than torch and torchvision."""
+    if isinstance(func, torch._ops.OpOverload):
+        return func.namespace not in OPERATORS
+    return isinstance(func, torch._ops.OpOverloadPacket) and func._qualified_op_name.split("::")[0] not in OPERATORS
 
 
 def _calling_code() -> Iterator[CodeType]:

@@ -48,7 +48,9 @@ def user_path(path: str | os.PathLike[str]) -> Path:
     if not isinstance(path, str | os.PathLike):
         raise HeatproofError(f"The path is {type(path).__name__}: give the name of a file or folder.")
     try:
-        return Path(path).expanduser()
+        # A Path drops the "./" by which a text says that "~" is the name of a folder.
+        is_here = isinstance(path, str) and path.startswith(f".{os.sep}~")
+        return Path.cwd() / path if is_here else Path(path).expanduser()
     except RuntimeError:
         raise HeatproofError(
             f"{printable_path(path)} begins with the home folder of a user that this machine does not have: write the "

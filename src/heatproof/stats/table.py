@@ -315,7 +315,9 @@ def mean_over_images(rows: pd.DataFrame) -> pd.DataFrame:
     is_duplicate = rows.duplicated([*keys, "image"])
     if is_duplicate.any():
         row = rows[is_duplicate].iloc[0]
-        raise HeatproofError(f"The method {row['method']!r} has two scores of image {row['image']!r} in one test case.")
+        raise HeatproofError(
+            f"The method {row['method']!r} has two scores of image {str(row['image'])!r} in one test case."
+        )
     # The mean over no image is NaN: the method has no score.
     return rows.groupby([*keys, "higher_is_better"], sort=False)["score"].mean().reset_index()
 

@@ -278,8 +278,14 @@ def untrained_result(model: nn.Module) -> Trained:
 
 def _has_moved(before: State, after: State) -> bool:
     """Return whether a weight changed by more than the rounding of the largest; if all were zero, any change counts."""
-    moved = max(float((after[name] - parameter).abs().max()) for name, parameter in before.items() if parameter.numel())
-    largest = max(float(parameter.abs().max()) for parameter in before.values() if parameter.numel())
+    # A table of integers or truth values is no weight, and its numbers may be far larger.
+    weights = {
+        name: weight
+        for name, weight in before.items()
+        if weight.numel() and (weight.is_floating_point() or weight.is_complex())
+    }
+    moved = max(float((after[name] - weight).abs().max()) for name, weight in weights.items())
+    largest = max(float(weight.abs().max()) for weight in weights.values())
     return moved > torch.finfo(torch.float32).eps * largest
 
 

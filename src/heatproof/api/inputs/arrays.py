@@ -43,13 +43,9 @@ def check_images(images: Any) -> torch.Tensor:
             ) from None
     if not isinstance(images, torch.Tensor):
         raise HeatproofError(f"The images are {_kind(images)}: {_remedy(images)}.")
-    if images.is_nested:
-        raise HeatproofError("The images are a nested tensor: give torch.stack(images.unbind()), of one size.")
     if type(images) is not torch.Tensor:
         # Subclasses such as torchvision's tv_tensors are not expected by explainers, and network passes may drop them.
         images = images.as_subclass(torch.Tensor)
-    if images.is_meta:
-        raise HeatproofError("The images are on the device 'meta', where tensors have no values: give others.")
     description = f"{images.dtype} {tuple(images.shape)}"
     name = "torch.from_numpy(images)" if is_array else "images"
     is_channels_last = False
@@ -72,7 +68,8 @@ def check_images(images: Any) -> torch.Tensor:
             f"The images are {description}, without a dimension of images: give {single} for one image (channels, "
             f"height, width), or {name}[:, None] for images of one channel."
         )
-    if images.ndim != 4 or not images.is_floating_point():
+    # Floats of eight bits have no arithmetic in torch.
+    if images.ndim != 4 or not images.is_floating_point() or images.element_size() < 2:
         raise HeatproofError(f"The images are {description}: give a float tensor (images, channels, height, width).")
     if is_channels_last:
         remedy = "images.transpose(0, 3, 1, 2)" if is_array else "images.permute(0, 3, 1, 2)"

@@ -25,6 +25,7 @@ from heatproof.api.inputs.arrays import IMAGE_KEYS, check_images, is_pil
 from heatproof.api.inputs.class_targets import check_targets
 from heatproof.api.inputs.source import READ_BATCH_SIZE, Inputs, source_of_tensor
 from heatproof.core.named_axes import is_labelled_array
+from heatproof.core.plain_values import as_plain_values
 from heatproof.core.state import preserve_random_states
 from heatproof.errors import HeatproofError, first_line, is_out_of_memory
 
@@ -116,7 +117,7 @@ def _read_by_number(loader: Any) -> tuple[Inputs, LoaderInfo]:
             read_together = getattr(dataset, "__getitems__", None)
             samples = read_together(numbers) if read_together is not None else [dataset[number] for number in numbers]
             _check_equal_shapes(samples, [ids[row] for row in rows])
-            images, labels = split_batch(loader.collate_fn(samples))
+            images, labels = split_batch(loader.collate_fn([_plain_sample(sample) for sample in samples]))
         images = check_images(images)
         if len(images) != len(rows):
             raise HeatproofError(
@@ -159,6 +160,15 @@ def _read_by_number(loader: Any) -> tuple[Inputs, LoaderInfo]:
         return _joined(label_batches)
 
     return Inputs(ids, read, is_named=names is not None), LoaderInfo(labels, is_shuffled)
+
+
+def _plain_sample(sample: Any) -> Any:
+    """Return a sample whose arrays have no mask and torch's byte order, because torch's `collate_fn` drops a mask."""
+    if type(sample) is dict:
+        return {key: _plain_sample(part) for key, part in sample.items()}
+    if type(sample) in (list, tuple):
+        return type(sample)(_plain_sample(part) for part in sample)
+    return as_plain_values(sample, "images") if isinstance(sample, np.ndarray) else sample
 
 
 def _places(loader: Any) -> tuple[list[int], bool]:

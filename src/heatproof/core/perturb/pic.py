@@ -334,7 +334,10 @@ def pic_variants(
             variant = torch.arange(len(sizes), len(sizes) + len(chunk), device=device)
             sizes.extend(size for _, size in chunk)
             row = variant // variants
-            scale = [torch.as_tensor(v, dtype=torch.float32, device=device).reshape(-1, 1, 1) for v in (mean, std)]
+            scale = [
+                torch.as_tensor(np.asarray(values, np.float32), device=device).reshape(-1, 1, 1)
+                for values in (mean, std)
+            ]
             perturbed = ((stacked - scale[0]) / scale[1]).to(images.dtype)
             # The original passes unchanged, without the rounding of denormalising and normalising.
             intact = variant % variants == variants - 1
