@@ -50,7 +50,7 @@ def image_scores(
     metrics
         Names of metrics, or a mapping from names to options.
     **common
-        ``seed``, ``batch_size``, ``device``, ``image_ids``, ``task`` and a ``target`` function, as in
+        ``seed``, ``batch_size``, ``device``, ``image_ids``, ``task``, ``transform`` and a ``target`` function, as in
         `heatproof.evaluate`.
 
     Returns

@@ -27,8 +27,9 @@ FEW = {"steps": 3, "samples": 2, "masks": 20, "stride": 0.5, "baselines": 4}
 FEW_OF = {
     "input_iba": {"steps": 2, "prior_steps": 1, "layer_steps": 2, "samples": 2, "baselines": 4},
     "extremal_perturbation": {"steps": 2, "areas": (0.1,), "spacing": 1 / 8},
-    "sic": {"thresholds": [0.1, 0.5]},
-    "aic": {"thresholds": [0.1, 0.5]},
+    # The images lie between -1 and 1.
+    "sic": {"thresholds": [0.1, 0.5], "mean": [0.5] * 3, "std": [0.5] * 3},
+    "aic": {"thresholds": [0.1, 0.5], "mean": [0.5] * 3, "std": [0.5] * 3},
 }
 MAPS = {"first": torch.rand(4, 16, 16), "second": torch.rand(4, 16, 16)}
 

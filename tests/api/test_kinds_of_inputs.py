@@ -7,7 +7,7 @@ import pytest
 import torch
 import xarray
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, SubsetRandomSampler, TensorDataset
 from torchvision.transforms.functional import to_tensor
 
 import heatproof
@@ -208,7 +208,20 @@ FUNCTIONS_WITH_TRANSFORM = {
         .table["sds"]
         .values
     ),
+    "evaluate": lambda images, **options: (
+        heatproof.evaluate("sds", MODEL, images, TARGETS, MAPS, grid=4, **options)["score"].values
+    ),
+    "finetune": lambda images, **options: weights_of(
+        heatproof.finetune(MODEL, images, TARGETS, grid=4, epochs=1, **options)
+    ),
+    "image_scores": lambda images, **options: heatproof.quality.image_scores(
+        MODEL, images, TARGETS, {"maps": MAPS}, {"sds": {"grid": 4}}, **options
+    )["score"].to_numpy(),
 }
+
+
+def weights_of(network):
+    return torch.cat([parameter.detach().flatten() for parameter in network.parameters()]).numpy()
 
 
 def saved(pictures, folder):
@@ -239,6 +252,16 @@ def test_a_list_of_pictures_is_read_with_a_transform(kind, function, tmp_path):
         call(pictures, transform=lambda picture: 1 / 0)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("function", FUNCTIONS_WITH_TRANSFORM)
+def test_one_picture_or_none_is_refused(function):
+    call = FUNCTIONS_WITH_TRANSFORM[function]
+    with pytest.raises(HeatproofError, match=r"are a PIL image: give \[images\], a list of pictures, with the `trans"):
+        call(PICTURES[0], transform=to_tensor)
+    with pytest.raises(HeatproofError, match="The list of images is empty: give at least one image"):
+        call([], transform=to_tensor)
+
+
 def test_pictures_are_named_by_their_paths(tmp_path):
     paths = saved(PICTURES, tmp_path)
     maps = heatproof.explain(MODEL, paths, TARGETS, ["saliency"], transform=to_tensor)
@@ -247,9 +270,13 @@ def test_pictures_are_named_by_their_paths(tmp_path):
         heatproof.explain(MODEL, [paths[0]] * 3, None, ["saliency"], transform=to_tensor)
 
 
-def test_a_sampler_keeps_the_numbers_of_the_data_set():
+@pytest.mark.parametrize("has_batches_of_its_own", [False, True])
+def test_a_sampler_keeps_the_numbers_of_the_data_set(has_batches_of_its_own):
     rows = [9, 3, 7]
-    loader = DataLoader(TensorDataset(IMAGES, TARGETS), 2, sampler=SubsetRandomSampler(rows))
+    sampler, dataset = SubsetRandomSampler(rows), TensorDataset(IMAGES, TARGETS)
+    loader = DataLoader(dataset, 2, sampler=sampler)
+    if has_batches_of_its_own:
+        loader = DataLoader(dataset, batch_sampler=BatchSampler(sampler, 2, drop_last=False))
     maps = heatproof.explain(MODEL, loader, None, ["random"])
     assert maps["image"].values.tolist() == ["3", "7", "9"]
     # Names seed random numbers, so an image has the map that it has among all.
@@ -257,10 +284,23 @@ def test_a_sampler_keeps_the_numbers_of_the_data_set():
     np.testing.assert_array_equal(maps["attribution"], expected)
 
 
-@pytest.mark.parametrize("targets", [["grad_cam"], ["grad_cam", "saliency"], "grad_cam", {"rise": {"masks": 8}}])
+@pytest.mark.parametrize(
+    "targets",
+    [["grad_cam"], ["grad_cam", "saliency"], "grad_cam", {"rise": {"masks": 8}}, np.array(["grad_cam"] * COUNT)],
+    ids=str,
+)
 def test_methods_in_the_place_of_targets_are_named(targets):
     with pytest.raises(HeatproofError, match=r"The targets are names of methods: did you mean methods=\['"):
         heatproof.choose(MODEL, IMAGES, targets)
+
+
+@pytest.mark.parametrize(
+    "targets", [[{"rise": {"masks": 8}}], [to_tensor], to_tensor, ["grad_cam", to_tensor]], ids=str
+)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_methods_of_other_kinds_in_the_place_of_targets_are_called_so(function, targets):
+    with pytest.raises(HeatproofError, match=r"The targets are methods, which come after the targets: did you mean"):
+        FUNCTIONS[function](IMAGES, targets)
 
 
 class OneLogit(torch.nn.Module):

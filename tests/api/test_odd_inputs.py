@@ -62,7 +62,7 @@ IMAGES = {
         r"shapes differ, as \(3, 16, 16\) and \(3, 8, 16\); resize",
     ),
     "a list of numbers": (lambda x: x.tolist(), "give a float tensor"),
-    "an empty list": (lambda x: [], "give a float tensor"),
+    "an empty list": (lambda x: [], "give at least one image"),
     "a set": (lambda x: {1, 2}, "give a float tensor"),
     "a dict": (lambda x: {"images": x}, r"give images\['images'\]"),
     "what a processor of transformers returns": (lambda x: {"pixel_values": x}, r"give images\['pixel_values'\]"),

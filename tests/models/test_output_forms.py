@@ -206,6 +206,15 @@ def compiled_in_place():
     return model
 
 
+class WithCompiledFunction(Plain):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.compile(lambda logits: 2 * logits, backend="eager")
+
+    def forward(self, images):
+        return self.scale(super().forward(images))
+
+
 FORMS = {
     "scripted": scripted,
     "traced": lambda: torch.jit.trace(Plain(), images_of(2)),
@@ -215,6 +224,7 @@ FORMS = {
     "compiled": lambda: torch.compile(Plain()),
     "compiled in place": compiled_in_place,
     "compiled within": lambda: nn.Sequential(torch.compile(Plain())).eval(),
+    "compiled function within": lambda: WithCompiledFunction().eval(),
     "quantised": lambda: torch.ao.quantization.quantize_dynamic(Plain(), {nn.Linear}),
     "in parallel": lambda: nn.DataParallel(Plain()).eval(),
     "half": lambda: Plain().half(),
@@ -226,7 +236,9 @@ FORMS = {
 @pytest.mark.parametrize(
     "form",
     [
-        form if form in ("frozen", "exported", "compiled") else pytest.param(form, marks=pytest.mark.long)
+        form
+        if form in ("frozen", "exported", "compiled", "compiled function within")
+        else pytest.param(form, marks=pytest.mark.long)
         for form in FORMS
     ],
 )

@@ -641,7 +641,7 @@ def sortable(page_spec):
 
 def test_maps_sort_by_every_metric_that_scores_an_image(sortable):
     """Scores are grouped by image and method; a metric without scores of images is not offered."""
-    data = page_data.maps(*sortable.datasets, sortable)
+    data = page_data.maps(*sortable.datasets, sortable, sortable.explainers)
     names = [method.name for method in all_methods(sortable.explainers)]
     for of_image in data["sorts"]:
         ((only,),) = of_image

@@ -1,5 +1,9 @@
 """A user's explainers and metrics that fail: `check` reports them, and a run goes on with the others."""
 
+import json
+import re
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,6 +19,7 @@ from heatproof.models.network import build_network
 from heatproof.models.registry import ModelSpec
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
+from heatproof.report.figures import montage, sorting
 from heatproof.stores.manifest import read_checksummed
 from heatproof.workflow.check import check_config
 from heatproof.workflow.start import check_before_start
@@ -232,6 +237,38 @@ def test_maps_without_negative_values_are_one_method_in_a_run(folder):
     table = pd.read_csv(tables.files["idsds_table"])
     assert "fine_abs" not in set(table["method"])
     assert {"fine", "minus_a_half", "minus_a_half_abs", "random"} <= set(table["method"])
+
+
+def test_figures_and_pages_show_the_methods_of_the_tables(folder, monkeypatch):
+    """The absolute values of maps without negative values are no method there either."""
+    path = config(folder, ["fine", "minus_a_half", "raises"], ["deletion_morf"])
+    settings = yaml.safe_load(path.read_text()) | {"report": {"all_metrics": True, "images": 2}}
+    path.write_text(yaml.safe_dump(settings))
+    drawn = {}
+    for module, name in ((montage, "draw_montage"), (sorting, "draw_sorting")):
+        draw = getattr(module, name)
+
+        def recorded(images, maps, *more, draw=draw, name=name):
+            drawn[name] = set(maps)
+            return draw(images, maps, *more)
+
+        monkeypatch.setattr(module, name, recorded)
+    plan = make_plan(read_config(path))
+    graph = Graph(plan)
+    for job in graph.jobs():
+        job.spec.work(plan.runtime())()
+    graph.spec("sorting").work(plan.runtime())()
+    shown = {"fine", "minus_a_half", "minus_a_half_abs", "random", "random_abs"}
+    assert drawn == {"draw_montage": shown, "draw_sorting": shown}
+    files = graph.spec("report_page").files
+    for file in ("page", "gallery"):
+        text = Path(files[file]).read_text()
+        assert "minus_a_half_abs" in text
+        assert "fine_abs" not in text
+    (data,) = re.findall(r'id="curves-data"[^>]*>(.*?)</script>', Path(files["page"]).read_text(), re.S)
+    curves = json.loads(data)
+    assert shown <= set(curves["methods"])
+    assert all(len(panel["logit"]) == len(curves["methods"]) for panel in curves["panels"])
 
 
 def test_a_run_skips_failing_components_with_a_reason_and_scores_all_others(folder, capsys):

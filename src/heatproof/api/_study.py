@@ -93,7 +93,14 @@ class Study:
         target_spec = TargetSpec(common.get("task"), common.get("target"))
         with prepare_network(model, images, int(common.get("seed", 0)), target_spec.reader()) as network:
             source = read_inputs(
-                model, images, targets, common.get("image_ids"), maps=maps, network=network, target_spec=target_spec
+                model,
+                images,
+                targets,
+                common.get("image_ids"),
+                transform=common.get("transform"),
+                maps=maps,
+                network=network,
+                target_spec=target_spec,
             )
             read = read_maps(maps, source)
             if read.names is None:
@@ -102,7 +109,7 @@ class Study:
             check_first_images(network, source.read(source.probe_rows))
         image_names = source.ids
         # All labelled inputs are aligned now.
-        common = {name: value for name, value in common.items() if name not in ("task", "target")}
+        common = {name: value for name, value in common.items() if name not in ("task", "target", "transform")}
         if source.kind:
             # Each row scores one column of the network's output; rows of the same image need different names.
             common["task"] = "multilabel" if source.kind == "multilabel" else "regression"

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from heatproof.core.network import Network
 
 # Options of every metric; studies of metrics take the first ones as well.
-STUDY_OPTIONS = ("seed", "batch_size", "device", "image_ids", "task")
+STUDY_OPTIONS = ("seed", "batch_size", "device", "image_ids", "task", "transform")
 COMMON_OPTIONS = (*STUDY_OPTIONS, "ranking", "explain", "details", "progress")
 
 
@@ -104,7 +104,7 @@ def evaluate(
         - ``ranking`` (N, H × W), a permutation of the pixels of each image, from most to least relevant, which replaces
           the order of the map;
         - ``explain``, a function from images and targets to maps, for metrics that recompute maps;
-        - ``progress`` (None), as in `heatproof.explain`;
+        - ``progress`` (None), and ``transform`` for a folder or a list of pictures, as in `heatproof.explain`;
         - ``details`` (False), whether the result includes the inputs of the metric: drops and sums of patches, outputs
           at each step or image, entropies in bytes.
 
@@ -196,7 +196,14 @@ def evaluate(
     with prepared as network, show_progress(common.get("progress")):
         # Without targets, labelled maps are scored by the class that they explain, and others by the predicted class.
         source = read_inputs(
-            model, images, targets, common.get("image_ids"), maps=maps, network=network, target_spec=target_spec
+            model,
+            images,
+            targets,
+            common.get("image_ids"),
+            transform=common.get("transform"),
+            maps=maps,
+            network=network,
+            target_spec=target_spec,
         )
         images, labels = source.images, source.targets
         assert labels is not None

@@ -105,7 +105,8 @@ def explain(
     classes
         Numbers of classes, or names of class folders: only images with one of these targets are explained.
     transform
-        For a folder, a function from a PIL image to a tensor (C, H, W); by default that of a timm model.
+        For a folder or a list of pictures, a function from a PIL image to a tensor (C, H, W); by default that of a timm
+        model.
     progress
         True reports progress even if the output is a file, False reports nothing; by default progress is reported if
         stderr is a terminal or a notebook.

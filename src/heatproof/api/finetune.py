@@ -60,6 +60,7 @@ def finetune(
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd",
     validation: Annotated[float, Bounds(above=0, below=1)] = 0.2,
     seed: int = 0,
+    transform: Callable[[Any], Any] | None = None,
     progress: bool | None = None,
 ) -> torch.nn.Module:
     """Return a copy of a network, finetuned so that images with a deleted patch are in its domain.
@@ -101,7 +102,7 @@ def finetune(
         Share of the images that select the epoch.
     seed
         Seed of the split, the order and the patches.
-    progress
+    transform, progress
         As in `heatproof.explain`.
 
     Returns
@@ -130,7 +131,7 @@ def finetune(
     >>> scores.attrs["metric"]  # doctest: +SKIP
     'idsds'
     """
-    check_arguments(finetune, locals(), "task", "target")
+    check_arguments(finetune, locals(), "task", "target", "transform")
     if not isinstance(model, torch.nn.Module):
         raise HeatproofError(
             f"The model is {type(model).__name__}: give a torch.nn.Module, whose weights can be trained."
@@ -146,7 +147,8 @@ def finetune(
     if not any(map(_is_trained, model.parameters())):
         raise HeatproofError("The model has no weights, and cannot be finetuned: give one that was trained.")
     target_spec = TargetSpec(task, target)
-    source = read_inputs(model, images, None if target is not None else targets, target_spec=target_spec, pairs=False)
+    given = None if target is not None else targets
+    source = read_inputs(model, images, given, transform=transform, target_spec=target_spec, pairs=False)
     images, ids = source.images, source.ids
     validation_count = round(validation * len(images))
     if len(images) < MINIMUM_IMAGES or validation_count < 1 or len(images) - validation_count < 2:
@@ -229,7 +231,7 @@ def finetune(
     with (
         enable_gradients(),
         preserve_random_states(seed),
-        compilation_disabled(tuned.modules()),
+        compilation_disabled(),
         show_progress(progress),
         count_images(step, int(epochs) * len(train.labels)),
     ):

@@ -5,8 +5,8 @@ A method is one of the maps of an explainer, either signed (``raw``) or as absol
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -210,6 +210,31 @@ def methods_of(
         Method(f"{name}{ABS_SUFFIX}" if transform == "abs" else name, explainer, options or {}, index, transform)
         for index, (name, signed) in enumerate(maps.items())
         for transform in (("raw", "abs") if signed else ("raw",))
+    ]
+
+
+def without_equal_maps(explainers: Iterable[MethodSpec], scored: Collection[str]) -> list[MethodSpec]:
+    """Return explainers without the absolute methods of user's functions whose maps equal the raw ones.
+
+    The plan has both, because only the maps tell whether they are signed. Scores and tables lack the equal ones, so
+    that figures and pages show the methods of the tables.
+
+    Parameters
+    ----------
+    explainers
+        The explainers of the plan.
+    scored
+        Names of the methods in the scores or in a table of them.
+    """
+
+    def differs(name: str) -> bool:
+        return name not in scored or f"{name}{ABS_SUFFIX}" in scored
+
+    return [
+        replace(explainer, maps=tuple((name, signed and differs(name)) for name, signed in explainer.maps))
+        if explainer.is_custom
+        else explainer
+        for explainer in explainers
     ]
 
 

@@ -7,9 +7,10 @@ that hold the network get the same logits, and the traceback of an error in the 
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import InitVar, dataclass, field
 from functools import partial
 from typing import Any
@@ -226,8 +227,11 @@ class Network:
         """
         fits = self.weights in (None, images.dtype) or (self.weights in HALF and images.dtype == torch.float32)
         if not fits and self.hooks.autocast is None:
+            # NumPy has no bfloat16.
+            wanted = torch.float32 if self.weights in HALF else self.weights
             raise HeatproofError(
-                f"The images are {images.dtype} and the model's weights {self.weights}: give images.to({self.weights})."
+                f"The images are {images.dtype} and the model's weights {self.weights}: convert a tensor by "
+                f"images.to({wanted}), or an array by images.astype('{str(wanted).removeprefix('torch.')}')."
             )
 
     def check(self, images: torch.Tensor, with_gradients: bool = False) -> torch.Tensor:
@@ -420,7 +424,7 @@ def prepare_network(
         stack.enter_context(without_reentrant_checkpoints())
         stack.enter_context(state)
         stack.enter_context(NetworkState(*(() if function is None else modules_named_by(function))))
-        stack.enter_context(compilation_disabled(part for _, part in state.named_modules))
+        stack.enter_context(compilation_disabled())
         device = images.device if isinstance(images, torch.Tensor) else None
         network = attach(module, device, reader=reader, thread=threading.get_ident())
         network.state = state
@@ -479,7 +483,16 @@ def uncompiled(model: Any) -> Any:
     return parts.get("_orig_mod", model) if isinstance(parts, dict) else model
 
 
-def compilation_disabled(modules: Iterable[nn.Module]) -> AbstractContextManager[Any]:
-    """Run compiled modules uncompiled inside this context, because hooks would compile them again."""
-    compiled = any(module._compiled_call_impl or "_orig_mod" in module._modules for module in modules)
-    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
+@contextmanager
+def compilation_disabled() -> Iterator[None]:
+    """Run compiled modules and functions uncompiled inside this context, and let torch.fx trace them.
+
+    Hooks would compile modules again, and a compiled function would run modules that are not those of the network.
+    """
+    # Whoever has compiled anything has loaded it, and loading it takes seconds.
+    if "torch._dynamo" not in sys.modules:
+        yield
+        return
+    traced = sys.modules["torch._dynamo"].config.patch(error_on_nested_fx_trace=False)
+    with torch.compiler.set_stance("force_eager"), traced:
+        yield

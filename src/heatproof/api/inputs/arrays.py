@@ -101,7 +101,7 @@ def _remedy(images: Any) -> str:
         if is_pil(images[0]):
             return (
                 f"give torch.stack([{read}(image) for image in images]), of one size and normalised as the model "
-                "expects, or heatproof.explain and heatproof.choose a `transform`"
+                "expects, or a `transform`"
             )
         if isinstance(images[0], str | Path):
             return (

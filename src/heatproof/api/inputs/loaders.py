@@ -173,8 +173,10 @@ def _plain_sample(sample: Any) -> Any:
 
 def _places(loader: Any) -> tuple[list[int], bool]:
     """Return the numbers of the images that a loader selects, and whether their order changes."""
-    sampler, count = loader.sampler, len(loader.dataset)
+    count = len(loader.dataset)
     is_plain_batching = type(loader.batch_sampler) is BatchSampler
+    # A loader that is given a batch sampler has a `sampler` of its own, which it does not use.
+    sampler = loader.batch_sampler.sampler if is_plain_batching else loader.sampler
     if is_plain_batching and isinstance(sampler, SequentialSampler):
         return list(range(count)), False
     if (

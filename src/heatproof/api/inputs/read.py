@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from heatproof.api.inputs.arrays import check_finite, check_ids, check_images
+from heatproof.api.inputs.arrays import check_finite, check_ids, check_images, is_pil
 from heatproof.api.inputs.folders import read_folder
 from heatproof.api.inputs.labels import labels_of
 from heatproof.api.inputs.loaders import LoaderInfo, is_loader, read_loader
@@ -115,8 +115,12 @@ def read_inputs(
 def _source(model: Any, images: Any, transform: Transform | None) -> tuple[Inputs, LoaderInfo | None]:
     if isinstance(images, str | Path):
         return read_folder(images, model, transform), None
+    if isinstance(images, list | tuple) and not images:
+        raise HeatproofError(f"The {type(images).__name__} of images is empty: give at least one image.")
     if is_pictures(images) and (transform is not None or has_transform(model)):
         return read_pictures(images, model, transform), None
+    if transform is not None and is_pil(images):
+        raise HeatproofError("The images are a PIL image: give [images], a list of pictures, with the `transform`.")
     if transform is not None:
         raise HeatproofError(
             "`transform` reads image files and a list of pictures, and the images are "

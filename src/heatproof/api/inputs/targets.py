@@ -158,12 +158,25 @@ def assign_targets(
 
 
 def _check_no_methods(targets: Any) -> None:
-    """Refuse names of methods in the place of targets, which stand before the methods."""
-    names = [targets] if isinstance(targets, str) else targets
-    if isinstance(names, list | tuple | dict) and names and all(isinstance(name, str) for name in names):
-        methods = [name for name in names if name in EXPLAINERS]
-        if len(methods) == len(names):
-            raise HeatproofError(f"The targets are names of methods: did you mean methods={short_repr(methods)}?")
+    """Refuse methods in the place of targets, which stand before the methods."""
+    names = targets.tolist() if isinstance(targets, np.ndarray) and targets.dtype.kind in "UO" else targets
+    names = [names] if isinstance(names, str) or callable(names) else names
+    if not isinstance(names, list | tuple | dict) or not names:
+        return
+    if all(isinstance(name, str) and name in EXPLAINERS for name in names):
+        raise HeatproofError(f"The targets are names of methods: did you mean methods={short_repr([*names])}?")
+    if all(callable(name) or _names_methods(name) for name in names):
+        raise HeatproofError("The targets are methods, which come after the targets: did you mean methods=[…]?")
+
+
+def _names_methods(value: Any) -> bool:
+    """Tell whether a value is the name of a method, or a mapping from such names, as `heatproof.explain` takes."""
+    names = [value] if isinstance(value, str) else value
+    return (
+        isinstance(names, list | dict)
+        and bool(names)
+        and all(isinstance(name, str) and name in EXPLAINERS for name in names)
+    )
 
 
 def _as_array(targets: Any) -> Any:

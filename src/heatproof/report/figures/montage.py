@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from heatproof.core.methods import without_equal_maps
 from heatproof.datasets.checks import open_dataset
 from heatproof.report.figures.drawing import draw_colour_bar, draw_map, plain_style
 from heatproof.report.figures.pictures import channels_last, describe_channels, image_scores, read_maps
@@ -37,7 +38,7 @@ def montage(spec: Montage) -> None:
         scores = image_scores(spec.results, where, ids)
         read = {
             method.name: read_maps(spec.results, where, explainer, method, ids)
-            for explainer in spec.explainers
+            for explainer in without_equal_maps(spec.explainers, set(scores.index.get_level_values("method")))
             for method in explainer.methods
         }
         maps = {name: values for name, values in read.items() if not isinstance(values, str)}

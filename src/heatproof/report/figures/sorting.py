@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from heatproof.core.methods import without_equal_maps
 from heatproof.datasets.checks import open_dataset
 from heatproof.report.figures.drawing import draw_colour_bar, draw_map, plain_style
 from heatproof.report.figures.pictures import channels_last, image_scores, label_of, read_maps
@@ -37,9 +38,10 @@ def sorting(spec: Sorting) -> None:
             files.append(spec.results.scores.format(**case))
             by_metric[metric] = image_scores(spec.results, case, ids)
         number = index_of_most_scored(by_metric, ids)
+        scored = {name for of in by_metric.values() for name in of.index.get_level_values("method")}
         read = {
             method.name: read_maps(spec.results, where, explainer, method, ids)
-            for explainer in spec.explainers
+            for explainer in without_equal_maps(spec.explainers, scored)
             for method in explainer.methods
         }
         image_maps = {name: values[number] for name, values in read.items() if not isinstance(values, str)}

@@ -57,8 +57,8 @@ def count_that_fits(images: int, networks: int, methods: int, shape: tuple[int, 
     return (min(images, max(1, fit // max(networks, 1))), networks) if networks <= fit else (1, fit)
 
 
-def maps(entry: PageDataset, spec: ReportPage) -> dict[str, Any]:
-    """Return the maps of the first images of a dataset.
+def maps(entry: PageDataset, spec: ReportPage, explainers: Sequence[MethodSpec]) -> dict[str, Any]:
+    """Return the maps of the first images of a dataset, by the methods of explainers.
 
     Returns
     -------
@@ -82,7 +82,7 @@ def maps(entry: PageDataset, spec: ReportPage) -> dict[str, Any]:
         )
         # Method by method, so that the maps of only one method are in memory at a time.
         methods = []
-        for explainer in spec.explainers:
+        for explainer in explainers:
             for method in explainer.methods:
                 values = read_maps(spec.results, where, explainer, method, ids)
                 of_images = [(method.name, image) for image in ids]
@@ -95,7 +95,7 @@ def maps(entry: PageDataset, spec: ReportPage) -> dict[str, Any]:
                     ]
                 )
         columns.append(zip(*methods, strict=True))
-        sorts.append(_sorts(network, spec, ids))
+        sorts.append(_sorts(network, spec, explainers, ids))
     return {
         "name": entry.dataset.name,
         "size": [int(length) for length in pixels.shape[:-3:-1]],
@@ -110,14 +110,16 @@ def maps(entry: PageDataset, spec: ReportPage) -> dict[str, Any]:
     }
 
 
-def _sorts(network: PageNetwork, spec: ReportPage, ids: Sequence[str]) -> list[list[dict[str, Any]]]:
+def _sorts(
+    network: PageNetwork, spec: ReportPage, explainers: Sequence[MethodSpec], ids: Sequence[str]
+) -> list[list[dict[str, Any]]]:
     """Return for each image the metrics by which a network's maps can be sorted, with the scores of all methods."""
     sorts: list[list[dict[str, Any]]] = [[] for _ in ids]
     for metric in network.sort_metrics:
         scores_of_metric = image_scores(spec.results, {**network.where, "metric": metric}, ids)
         of = scores_of_metric[scores_of_metric.index.get_level_values("image").isin(ids)].to_dict()
         for image, into in zip(ids, sorts, strict=True):
-            scores = np.array([of.get((method.name, image), np.nan) for method in all_methods(spec.explainers)])
+            scores = np.array([of.get((method.name, image), np.nan) for method in all_methods(explainers)])
             into.append({"metric": metric, "higher": spec.directions[metric], "scores": rounded_lists(scores)})
     return sorts
 
@@ -168,8 +170,8 @@ def rounded_lists(values: np.ndarray, digits: int = 4) -> list[Any]:
     return [None if np.isnan(value) else float(f"{value:.{digits}g}") for value in values]
 
 
-def curves(spec: ReportPage) -> dict[str, Any]:
-    """Return the mean response curve of every method, on every network, to every perturbation sequence.
+def curves(spec: ReportPage, explainers: Sequence[MethodSpec]) -> dict[str, Any]:
+    """Return the mean response curve of every method of explainers, on every network, to every perturbation sequence.
 
     The curves of single images are interpolated linearly at common shares of changed pixels and averaged over images.
     The mean is undefined at a share that the curve of an image does not reach.
@@ -183,7 +185,7 @@ def curves(spec: ReportPage) -> dict[str, Any]:
     """
     # Curves that no metric of the run reads are not computed.
     responses = [curve for curve in spec.curves if curve.datasets]
-    methods = [method.name for method in all_methods(spec.explainers)]
+    methods = [method.name for method in all_methods(explainers)]
     wheres = [network.where for entry in spec.datasets for network in entry.networks]
     lines = max(1, 2 * len(wheres) * len(responses) * len(methods))
     shares = np.linspace(0, 1, int(np.clip(CURVE_BYTES // (POINT * lines), *CURVE_POINTS)))
@@ -195,7 +197,7 @@ def curves(spec: ReportPage) -> dict[str, Any]:
             for response in responses
         ],
         "panels": [
-            {**where, "response": number, **_panel(spec, where, response, shares)}
+            {**where, "response": number, **_panel(spec, methods, where, response, shares)}
             for where in wheres
             for number, response in enumerate(responses)
             if where["dataset"] in response.datasets
@@ -204,7 +206,9 @@ def curves(spec: ReportPage) -> dict[str, Any]:
     }
 
 
-def _panel(spec: ReportPage, where: Mapping[str, str], response: PageCurve, shares: np.ndarray) -> dict[str, list[Any]]:
+def _panel(
+    spec: ReportPage, names: Sequence[str], where: Mapping[str, str], response: PageCurve, shares: np.ndarray
+) -> dict[str, list[Any]]:
     base = partial(spec.results.store("curves").format, **where, response=response.name)
     stored = cache(lambda explainer: _stored(base(explainer=explainer), response))
 
@@ -212,7 +216,8 @@ def _panel(spec: ReportPage, where: Mapping[str, str], response: PageCurve, shar
         of = stored(explainer.name)
         return [
             rounded_lists(mean_curve(of["changed"][:, number], of[output][:, number], shares)) if of else None
-            for number in range(len(explainer.methods))
+            for number, method in enumerate(explainer.methods)
+            if method.name in names
         ]
 
     return {

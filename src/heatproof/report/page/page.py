@@ -23,7 +23,7 @@ from urllib.parse import quote
 import numpy as np
 import pandas as pd
 
-from heatproof.core.methods import all_methods
+from heatproof.core.methods import all_methods, without_equal_maps
 from heatproof.core.provenance import Key
 from heatproof.report import results
 from heatproof.report.figures.pictures import SCALE, SIDE, colours, data_uri, maps_base
@@ -71,9 +71,11 @@ def report_page(spec: ReportPage) -> None:
         "provenance-data": provenance(spec, link),
     }
     pages = {}
+    scored = {*tables.get("scores", tables["idsds_table"])["method"]}
+    explainers = without_equal_maps(spec.explainers, scored)
     if spec.images:
-        maps = [page_data.maps(entry, spec) for entry in spec.datasets]
-        named = [{"method": method.name, "reference": not method.uses_model} for method in all_methods(spec.explainers)]
+        maps = [page_data.maps(entry, spec, explainers) for entry in spec.datasets]
+        named = [{"method": method.name, "reference": not method.uses_model} for method in all_methods(explainers)]
         gallery: dict[str, Any] = {
             "title": "Attribution maps",
             "datasets": maps,
@@ -86,7 +88,7 @@ def report_page(spec: ReportPage) -> None:
     if any(curves.datasets for curves in spec.curves):
         ranks = ranked.set_index("method")["rank"]
         best = [name for name in ranks[ranks != ""].astype(float).sort_values().index if name not in spec.references]
-        data["curves-data"] = {**page_data.curves(spec), "best": best[:4], "references": spec.references}
+        data["curves-data"] = {**page_data.curves(spec, explainers), "best": best[:4], "references": spec.references}
     pages[spec.files["page"]] = render(
         "index.html",
         title="Which attribution method can be trusted",
