@@ -215,3 +215,22 @@ def test_enlarged_cells_equal_an_interpolation_that_is_cropped_and_padded():
     expected = nn.functional.pad(stretched, (0, 3, -2, -2))
     torch.testing.assert_close(enlarge(values, (12, 23), (rows, columns)), expected)
     assert dataclasses.replace(rows, start=0.0, field_start=0.0).covers(16)
+
+
+@pytest.mark.filterwarnings("ignore:The network predicts")
+def test_tokens_that_a_network_pads_are_all_in_the_grid():
+    """Swin of transformers pads 98 pixels to 7 cells of 16, of which the last one reads 2 pixels."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"image_size": 98, "patch_size": 4, "embed_dim": 16, "window_size": 4, "num_labels": 5}
+    config = transformers.SwinConfig(**sizes, depths=[1, 1, 1], num_heads=[2, 2, 2])
+    network = transformers.SwinForImageClassification(config).eval().requires_grad_(False)
+    values = heatproof.explain(network, noise(98, 106), [1, 3], ["hires_cam"]).attribution.values[0]
+    features = []
+    handle = network.swin.layernorm.register_forward_hook(lambda module, inputs, output: features.append(output))
+    logits = network(noise(98, 106).requires_grad_()).logits
+    handle.remove()
+    (gradients,) = torch.autograd.grad(logits[0, 1] + logits[1, 3], features[0])
+    cells = (features[0] * gradients).sum(2).unflatten(1, (7, 7)).detach()
+    expected = nn.functional.interpolate(cells[:, None], (112, 112), mode="bilinear")[:, 0, :98, :106]
+    assert_close(torch.from_numpy(values), expected)

@@ -194,10 +194,16 @@ class CellRecorder(TorchFunctionMode):
     def locate(self, tensor: Any, grid: Sequence[int]) -> Cells | None:
         """Return where the cells of a tensor lie; None if it was not followed, or has another grid."""
         cells: Cells | None = self._cells.get(tensor) if isinstance(tensor, torch.Tensor) else None
-        if cells is None or any(axis.count % int(count) for axis, count in zip(cells, grid, strict=True)):
+        # An output without rows and columns has a grid of zeros.
+        if cells is None or any(not count or axis.count % int(count) for axis, count in zip(cells, grid, strict=True)):
             return None
         # Functions such as reshape made several cells to one.
         return cells[0].rescale(int(grid[0])), cells[1].rescale(int(grid[1]))
+
+    def counts(self, tensor: torch.Tensor) -> tuple[int, int] | None:
+        """Return the numbers of rows and columns of a tensor's cells; None if it was not followed."""
+        cells: Cells | None = self._cells.get(tensor)
+        return None if cells is None else (cells[0].count, cells[1].count)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

@@ -6,7 +6,9 @@ The rule chooses the last module of a pass with these properties:
 - its grid has more than one cell;
 - the logits depend on its cells. In a network with a class token, the patch tokens after the last block's attention are
   not read, so their gradients are zero;
-- it is not inside an attention module.
+- it is not inside an attention module;
+- for a target function of outputs that still have positions, as in segmentation and detection, a convolution or a
+  linear layer is between it and the outputs. Otherwise it is the outputs themselves.
 
 `heatproof.explainers._tokens` finds which axes are rows and columns, and which tokens are patches.
 """
@@ -14,8 +16,9 @@ The rule chooses the last module of a pass with these properties:
 from __future__ import annotations
 
 import math
+import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -27,10 +30,11 @@ from heatproof.core.batch import Batch
 from heatproof.core.hooks import counted_as_check, hooks_of
 from heatproof.core.input_facts import InputFacts
 from heatproof.core.layers import GridTap, find_layer
-from heatproof.errors import NotApplicable, machine_fault
+from heatproof.errors import HeatproofError, NotApplicable, machine_fault
 from heatproof.explainers._batches import as_leaf, pad_single_image
 from heatproof.explainers._cells import CellRecorder, Cells, follow_cells
 from heatproof.explainers._hooks import in_this_thread, prefix_tokens
+from heatproof.explainers._output_paths import OutputPaths
 from heatproof.explainers._tokens import BandChanges, TokenGrid, measure_band_changes, noise_like
 
 # Number of modules to examine from the end: more than a block has, because the logits may not depend on the last ones.
@@ -55,6 +59,8 @@ class Layout:
         Index of the token of each cell, row by row; empty for feature maps.
     is_chosen
         Whether the rule chose the layer; False if the model or the user named it.
+    is_bypassed
+        Whether a target function also depends on the images in ways that do not pass this layer, such as other scales.
     """
 
     name: str
@@ -62,6 +68,7 @@ class Layout:
     axes: tuple[int, ...] | None = None
     cells: tuple[int, ...] = ()
     is_chosen: bool = True
+    is_bypassed: bool = False
 
     @property
     def form(self) -> Literal["map", "channels last", "tokens"]:
@@ -186,18 +193,70 @@ def grid_layer(context: Batch, name: str | None = None) -> Iterator[tuple[nn.Mod
     layer = find_layer(context.network, name, "model")
     probe = GridProbe().eval()
     recorder = CellRecorder(context.images.shape[2:])
+    names_of_maps: list[str] = []
 
     def run(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+        if not isinstance(output, torch.Tensor):
+            raise HeatproofError(describe_container(name, output, names_of_maps))
+        nonlocal layout
+        layout = _with_padded_tokens(layout, output, recorder)
         cells = recorder.locate(output, _grid_of(output, layout))
         probe.cells = probe.cells or cells
         return _run_probe(probe, inputs, output, layout)
 
     handle = layer.register_forward_hook(in_this_thread(run))
     try:
-        with _require_one_call(context.network, layer, name), follow_cells(context.network, recorder):
+        with (
+            _record_maps_below(layer, name, names_of_maps),
+            _require_one_call(context.network, layer, name),
+            follow_cells(context.network, recorder),
+        ):
             yield _with_probe(context.output, probe), probe, name
     finally:
         handle.remove()
+
+
+def _with_padded_tokens(layout: Layout, output: torch.Tensor, recorder: CellRecorder) -> Layout:
+    """Return the layout with all rows and columns of tokens, if the network added some of them around the image.
+
+    Tokens that read little but a padding hardly change with the image, so that they look like other tokens.
+    """
+    counts = recorder.counts(output)
+    if layout.axes is not None or output.ndim != 3 or counts is None:
+        return layout
+    tokens = output.shape[1]
+    if len(layout.cells) == tokens or math.prod(counts) != tokens:
+        return layout
+    return replace(layout, grid=counts, cells=tuple(range(tokens)))
+
+
+@contextmanager
+def _record_maps_below(layer: nn.Module, name: str, names_of_maps: list[str]) -> Iterator[None]:
+    """Record the names of the submodules of a layer that put out feature maps, in the order of a pass."""
+
+    def hook_of(path: str) -> Any:
+        def record(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+            if getattr(output, "ndim", 0) == 4 and path not in names_of_maps:
+                names_of_maps.append(path)
+
+        return in_this_thread(record)
+
+    paths = {f"{name}.{path}": module for path, module in layer.named_modules() if path}
+    handles = [module.register_forward_hook(hook_of(path)) for path, module in paths.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def describe_container(name: str, output: Any, names_of_maps: Sequence[str]) -> str:
+    """Return the sentence for a layer that does not put out one tensor, with the last outermost maps below it."""
+    outer = [path for path in names_of_maps if path.rpartition(".")[0] not in names_of_maps]
+    below = ", ".join(map(repr, outer[-3:]))
+    remedy = f"name one below it, such as {below}" if below else "name another"
+    kind = "several tensors" if isinstance(output, Mapping | list | tuple) else "no tensor"
+    return f"The layer {name!r} puts out {kind} (a {type(output).__name__}), and a map needs one: {remedy}."
 
 
 def _grid_of(output: Any, layout: Layout) -> tuple[int, int]:
@@ -217,6 +276,12 @@ def _layout_of(context: Batch, name: str | None) -> Layout:
         raise NotApplicable(inspection.unlocated_reason)
     if inspection.layout is None and name is None:
         raise NotApplicable("the model names no layer with a spatial grid, and none was found")
+    if inspection.layout is not None and inspection.layout.is_bypassed:
+        warnings.warn(
+            f"Class activation maps read the layer {inspection.layout.name!r}, and the target also depends on the image "
+            "in ways that do not pass this layer, such as other scales: name the layer that you mean in layer.",
+            stacklevel=2,
+        )
     return inspection.layout or unchanged
 
 
@@ -270,9 +335,6 @@ def _with_probe(network: nn.Module, probe: nn.Module) -> nn.Module:
 
 
 def _run_probe(probe: nn.Module, inputs: tuple[Any, ...], output: Any, layout: Layout) -> Any:
-    if not isinstance(output, torch.Tensor):
-        # Explainers raise an error for an output that is not a tensor.
-        return probe(output)
     copied = output.clone()
     if layout.axes is not None:
         (channels,) = {1, 2, 3} - set(layout.axes)
@@ -368,10 +430,11 @@ def _search_layer(
         for layer_name, module in modules.items()
         if name or module not in inside
     ]
+    paths, leaf = OutputPaths(network), as_leaf(images)
     try:
         # Counted as a check, so that the passes of an explainer do not depend on which explainer inspects layers first.
-        with torch.enable_grad(), counted_as_check():
-            logits = network(as_leaf(images))
+        with torch.enable_grad(), counted_as_check(), paths:
+            logits = network(leaf)
     finally:
         for handle in handles:
             handle.remove()
@@ -386,8 +449,11 @@ def _search_layer(
     declared, unlocated_reason = prefix_tokens(network), ""
     tensors = [tensor for _, tensor in outputs]
     gradients = torch.autograd.grad(logits.logsumexp(-1).sum(), tensors, allow_unused=True)
+    paths.follow(logits)
     for (layer_name, tensor), gradient in zip(reversed(outputs), reversed(gradients), strict=True):
         if not name and (gradient is None or not bool((gradient != 0).any())):
+            continue
+        if not name and paths.are_outputs(tensor):
             continue
         # If there are as many channels as rows or columns, a later module may have exchanged the axes of torch's map.
         is_map = tuple(tensor.shape) in feature_map_shapes and (
@@ -397,7 +463,8 @@ def _search_layer(
         if layout is None and tensor.ndim == 3:
             unlocated_reason = unlocated_reason or describe_unlocated_tokens(tensor.shape[1], layer_name)
         elif layout and (name or layout.axes or bool((gradient[:, list(layout.cells)] != 0).any())):
-            return LayerInspection(replace(layout, is_chosen=not name), changes)
+            is_bypassed = not name and paths.bypass(tensor, logits, leaf)
+            return LayerInspection(replace(layout, is_chosen=not name, is_bypassed=is_bypassed), changes)
     return LayerInspection(None, changes, unlocated_reason)
 
 

@@ -378,7 +378,8 @@ class _Distribution:
             ends = np.minimum(limits[1:, None], edges[1:]), np.maximum(limits[:-1, None], edges[:-1])
             inside = (ends[0] - ends[1]).clip(0) * cells / self.size[axis]
             inside -= inside.mean(1, keepdims=True)
-            squares = float((inside**2).sum()) if cells > 1 else np.inf
+            # A side of one cell, or of one band, shows no position.
+            squares = float((inside**2).sum()) if cells > 1 and len(inside) > 1 else np.inf
             self._agreement[axis, cells] = inside.T @ self.located[axis], squares
         return self._agreement[axis, cells]
 

@@ -323,9 +323,9 @@ def hires_cam(context: Batch, *, grid: PatchGrid | None = None) -> dict[str, tor
     """HiResCAM: activations times their gradients, summed over channels.
 
     Draelos and Carin, "Use HiResCAM instead of Grad-CAM for faithful explanations of convolutional neural networks",
-    2020, section 3. It has no ReLU. If only global average pooling and a linear layer follow the layer, the sum of a
-    map is the output without its bias, times the number of pixels of the image for each cell of the layer's grid. It
-    takes one network pass and one gradient.
+    2020, section 3. It has no ReLU. If only global average pooling and a linear layer follow the layer, and its cells
+    divide the image, the sum of a map is the output without its bias, times the number of pixels of the image for each
+    cell. It takes one network pass and one gradient.
 
     Parameters
     ----------
