@@ -291,7 +291,7 @@ def test_packages_run_no_code(file):
 
 MOST_ARGUMENTS = 7
 # Replaces torch.nn.functional.multi_head_attention_forward, and so has the same parameters.
-AS_THEIRS = {"heatproof.explainers._function_rules._multi_head"}
+AS_THEIRS = {"heatproof.explainers._function_rules._multi_head", "heatproof.explainers._function_rules._attention"}
 
 
 def arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:

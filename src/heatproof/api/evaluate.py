@@ -34,6 +34,7 @@ from heatproof.explainers.explaining import ExplainerFailed
 from heatproof.explainers.plain_functions import split_delta, sum_over_channels
 from heatproof.explainers.registry import Explainer
 from heatproof.metrics.responses.base import IntactOutputs, Response, respond
+from heatproof.metrics.responses.patches import Patches
 from heatproof.metrics.scoring import MethodScores, score_batches
 
 if TYPE_CHECKING:
@@ -208,7 +209,6 @@ def evaluate(
         images, labels = source.images, source.targets
         assert labels is not None
         check_first_images(network, source.read(source.probe_rows), source, probabilities="refuse")
-        warn_of_labels(network, source)
         warn_of_range(images, model)
         warn_out_of_domain([selected.options for selected in metrics.values() if selected.is_renamed], domain)
         values, names, missing_methods = read_maps(maps, source, _scored_targets(metrics, network, source, maps))
@@ -249,7 +249,9 @@ def evaluate(
         # Those of this call, and not of others that an explainer may make.
         check_passes = network.check_passes
         applicable = {name: metric for name, metric in metrics.items() if name not in not_applicable}
-        by_method = score_metrics(batch, applicable, bool(common.get("details")))
+        by_method, predictions = score_metrics(batch, applicable, bool(common.get("details")))
+        if predictions is not None:
+            warn_of_labels(network, source, predictions)
         missing = {
             name: {method.name: _without_scores(metrics[name], source.ids, why) for method in methods}
             for name, why in not_applicable.items()
@@ -265,8 +267,8 @@ def evaluate(
 
 def score_metrics(
     batch: Batch, metrics: Mapping[str, SelectedMetric], details: bool = False
-) -> dict[str, dict[str, xarray.Dataset]]:
-    """Return the scores of each method by each metric.
+) -> tuple[dict[str, dict[str, xarray.Dataset]], np.ndarray | None]:
+    """Return the scores of each method by each metric, and the predicted class of each image if a response has it.
 
     Parameters
     ----------
@@ -310,7 +312,16 @@ def score_metrics(
                 add_details(result, metric, scored.inputs)
             if shares is not None and result.sizes.get("step") == len(shares):
                 result.coords["share"] = ("step", shares)
-    return results
+    return results, _predictions(batch, computed)
+
+
+def _predictions(batch: Batch, computed: Mapping[Any, dict[str, np.ndarray]]) -> np.ndarray | None:
+    """Return the class (N,) predicted for each intact image, if a response holds it."""
+    if batch.intact is not None:
+        return batch.intact["predicted"]
+    # The first variant of an image is the intact one.
+    variants = (arrays["predicted"] for (response, *_), arrays in computed.items() if response.rule == Patches.rule)
+    return next((predicted[:, 0] for predicted in variants), None)
 
 
 def _respond_to_all(needed: Mapping[Any, tuple[Response, Batch]], metrics: str) -> dict[Any, dict[str, np.ndarray]]:

@@ -13,8 +13,9 @@ from itertools import chain, pairwise
 from threading import Lock, RLock
 from typing import Any, TypeVar
 
-import torch
 from tqdm import tqdm
+
+from heatproof.core.lazy import torch
 
 T = TypeVar("T")
 

@@ -196,7 +196,7 @@ def scores_of(subject: MetricSubject, inputs: ScoringInputs, function: Callable[
         size=(height, width),
     )
     with torch.inference_mode():
-        (result,) = score_metrics(batch, {subject.name: selected})[subject.name].values()
+        (result,) = score_metrics(batch, {subject.name: selected})[0][subject.name].values()
     return Scores(result["score"].values, result["valid"].values)
 
 

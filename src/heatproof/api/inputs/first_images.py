@@ -82,28 +82,30 @@ LABELS_CHECKED = 64
 CHECK_NUMBERS = "if the targets are labels, check that their numbers are the network's classes."
 
 
-def warn_of_labels(network: Network, inputs: Inputs) -> None:
+def warn_of_labels(network: Network, inputs: Inputs, predictions: np.ndarray | None = None) -> None:
     """Warn the caller of a function of the API if a checked network seldom predicts labels for a reason that shows.
 
     Targets may be any classes that the caller wants explained, so a network that is seldom right is no reason alone.
-    More images are passed only if the network is seldom right on the images of its check.
+    Without the predicted class of each image (N,), more images are passed, but only if the network is seldom right on
+    the images of its check.
     """
     if not inputs.is_labelled or inputs.kind or not task_provides(network.task, "decision"):
         return
     assert network.logits is not None, "the network is checked first"
     checked = inputs.explained_targets[inputs.probe_rows[: len(network.logits)]].cpu()
-    if int((network.logits.argmax(1).cpu() == checked).sum()) >= MOSTLY_RIGHT * len(checked):
+    is_right = network.logits.argmax(1).cpu() == checked
+    if predictions is None and int(is_right.sum()) >= MOSTLY_RIGHT * len(checked):
         return
     count = len(inputs)
     rows = sorted({round(number * (count - 1) / LABELS_CHECKED) for number in range(LABELS_CHECKED + 1)})
     images = inputs.read(rows)
-    predictions = pass_as_check(network, images).argmax(1).cpu().numpy()
+    predicted = pass_as_check(network, images).argmax(1).cpu().numpy() if predictions is None else predictions[rows]
     targets = inputs.explained_targets[rows].cpu().numpy()
-    reason = reason_for_low_accuracy(predictions, targets, network.classes or 0, images)
+    reason = reason_for_low_accuracy(predicted, targets, network.classes or 0, images)
     if reason and len(np.unique(targets)) > 1:
+        right = int((predicted == targets).sum())
         warnings.warn(
-            f"The network predicts the target on {int((predictions == targets).sum())} of {len(targets)} images: "
-            f"{reason}",
+            f"The network predicts the target on {right} of {len(targets)} images: {reason}",
             stacklevel=3,
         )
 

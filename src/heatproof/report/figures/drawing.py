@@ -155,8 +155,8 @@ def draw_colour_bar(figure: Any, **position: Any) -> None:
     ----------
     figure
         A figure or a subfigure.
-    place
-        Position, as keyword arguments of `matplotlib.figure.Figure.colorbar`: ``cax``, or ``ax`` with ``location`` and
+    position
+        As keyword arguments of `matplotlib.figure.Figure.colorbar`: ``cax``, or ``ax`` with ``location`` and
         the like.
     """
     bar = figure.colorbar(ScalarMappable(Normalize(-1, 1), COLOURS), **position)
