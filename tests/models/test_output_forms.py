@@ -234,7 +234,12 @@ FORMS = {
 
 @pytest.mark.parametrize(
     "form",
-    [one if one in ("frozen", "exported", "compiled", "compiled function within") else pytest.param(one, marks=pytest.mark.long) for one in FORMS],
+    [
+        one
+        if one in ("frozen", "exported", "compiled", "compiled function within")
+        else pytest.param(one, marks=pytest.mark.long)
+        for one in FORMS
+    ],
 )
 def test_scripted_compiled_and_other_modules_are_supported(form, recwarn):
     compiled = torch._dynamo.utils.counters["frames"]["total"]
