@@ -23,7 +23,7 @@ from heatproof.metrics.registry import METRICS
 from heatproof.testing._networks import NETWORKS, random_images, tiny_network
 from heatproof.testing._side_effects import LATE, difference, process_state
 
-FEW = {"steps": 3, "samples": 2, "masks": 20, "stride": 0.5, "baselines": 4}
+FEW = {"steps": 3, "samples": 3, "masks": 20, "stride": 0.5, "baselines": 4}
 FEW_OF = {
     "input_iba": {"steps": 2, "prior_steps": 1, "layer_steps": 2, "samples": 2, "baselines": 4},
     "extremal_perturbation": {"steps": 2, "areas": (0.1,), "spacing": 1 / 8},

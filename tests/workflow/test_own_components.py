@@ -258,8 +258,8 @@ def test_figures_and_pages_show_the_methods_of_the_tables(folder, monkeypatch):
     for job in graph.jobs():
         job.spec.work(plan.runtime())()
     graph.spec("sorting").work(plan.runtime())()
-    shown = {"fine", "minus_a_half", "minus_a_half_abs", "random", "random_abs"}
-    assert drawn == {"draw_montage": shown, "draw_sorting": shown}
+    names = {"fine", "minus_a_half", "minus_a_half_abs", "random", "random_abs"}
+    assert drawn == {"draw_montage": names, "draw_sorting": names}
     files = graph.spec("report_page").files
     for file in ("page", "gallery"):
         text = Path(files[file]).read_text()
@@ -267,7 +267,7 @@ def test_figures_and_pages_show_the_methods_of_the_tables(folder, monkeypatch):
         assert "fine_abs" not in text
     (data,) = re.findall(r'id="curves-data"[^>]*>(.*?)</script>', Path(files["page"]).read_text(), re.S)
     curves = json.loads(data)
-    assert shown <= set(curves["methods"])
+    assert names <= set(curves["methods"])
     assert all(len(panel["logit"]) == len(curves["methods"]) for panel in curves["panels"])
 
 

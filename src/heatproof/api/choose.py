@@ -25,7 +25,7 @@ from heatproof.api.inputs.targets import TargetSpec
 from heatproof.api.measures import check_needs, default_measures, describe_measures, select_measures
 from heatproof.api.named_methods import select_methods
 from heatproof.api.scores import Scoring
-from heatproof.core.batches import report_progress, show_progress
+from heatproof.core.batches import is_silent, report_progress, show_progress
 from heatproof.core.class_order import MOSTLY_RIGHT
 from heatproof.core.first_images import pass_as_check
 from heatproof.core.methods import Method, methods_of
@@ -235,7 +235,8 @@ def _choose(judging: _Judge, domain: Domain, right: torch.Tensor | None) -> Choi
     images = len(halves[0]), len(halves[1])
     kinds = {method.kind for method in named_methods.values() if not method.ablates}
     planned = _planned(len(kinds), images[1], level)
-    print(planned)
+    if not is_silent():
+        print(planned)
     report_progress(f"First half: selecting options of {len(named_methods)} methods on {images[0]} images.")
     first_half = judging.scored(first, named_methods)
     # For each explainer, the method with the highest mean score, over all options, signed or absolute.

@@ -147,8 +147,8 @@ def finetune(
     if not any(map(_is_trained, model.parameters())):
         raise HeatproofError("The model has no weights, and cannot be finetuned: give one that was trained.")
     target_spec = TargetSpec(task, target)
-    given = None if target is not None else targets
-    source = read_inputs(model, images, given, transform=transform, target_spec=target_spec, pairs=False)
+    labels_of_images = None if target is not None else targets
+    source = read_inputs(model, images, labels_of_images, transform=transform, target_spec=target_spec, pairs=False)
     images, ids = source.images, source.ids
     validation_count = round(validation * len(images))
     if len(images) < MINIMUM_IMAGES or validation_count < 1 or len(images) - validation_count < 2:

@@ -89,6 +89,11 @@ def is_interactive() -> bool:
     return sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel.")
 
 
+def is_silent() -> bool:
+    """Tell whether the caller wants no progress."""
+    return _PROGRESS.get() is False
+
+
 def report_progress(line: str, progress: bool | None = None) -> None:
     """Write a progress line to stderr if progress is shown there, otherwise to the log."""
     setting = _PROGRESS.get() if progress is None else progress
