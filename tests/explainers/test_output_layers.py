@@ -115,8 +115,8 @@ def test_a_layer_that_the_target_also_bypasses_is_named():
 def test_a_layer_of_several_tensors_is_refused_with_the_layers_below_it(name):
     result = explain(Segmentation, lambda output, _: output["out"][:, 1].mean((1, 2)), [name], layer="backbone")
     assert result.reason.item() == (
-        "The layer 'backbone' puts out several tensors (a OrderedDict), and a map needs one: name one below it, such as "
-        "'backbone.low', 'backbone.high'"
+        "The layer 'backbone' puts out several tensors (a OrderedDict), and a map needs one: name one below it, such "
+        "as 'backbone.low', 'backbone.high'"
     )
 
 

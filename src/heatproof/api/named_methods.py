@@ -79,8 +79,8 @@ def _explainer_method(name: str, kind: str, options: Mapping[str, Any]) -> Metho
     options = {key: to_python_numbers(value) for key, value in options.items()}
     if "layer" in options and "layer" not in entry.options and "cam_layer" in entry.needs:
         raise HeatproofError(
-            f"The explainer {name!r} has no option 'layer': all methods of a call read one layer, so give it to the call, "
-            f"as layer={short_repr(options['layer'])} beside methods."
+            f"The explainer {name!r} has no option 'layer': all methods of a call read one layer, so give it to "
+            f"the call, as layer={short_repr(options['layer'])} beside methods."
         )
     check_options(entry.function, options, f"explainer {name!r}", positional=("context",))
     return Method(name, entry, {**entry.options, **normalise_grid_options(options, entry.function)})

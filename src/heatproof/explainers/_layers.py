@@ -278,8 +278,8 @@ def _layout_of(context: Batch, name: str | None) -> Layout:
         raise NotApplicable("the model names no layer with a spatial grid, and none was found")
     if inspection.layout is not None and inspection.layout.is_bypassed:
         warnings.warn(
-            f"Class activation maps read the layer {inspection.layout.name!r}, and the target also depends on the image "
-            "in ways that do not pass this layer, such as other scales: name the layer that you mean in layer.",
+            f"Class activation maps read the layer {inspection.layout.name!r}, and the target also depends on the "
+            "image in ways that do not pass this layer, such as other scales: name the layer that you mean in layer.",
             stacklevel=2,
         )
     return inspection.layout or unchanged
