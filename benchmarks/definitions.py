@@ -23,7 +23,7 @@ from heatproof.explainers import registry
 
 def load(name):
     """Import a module of the tests."""
-    path = Path(__file__).parents[1] / "tests" / "attribution" / f"{name}.py"
+    path = Path(__file__).parents[1] / "tests" / "explainers" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, path)
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
