@@ -11,7 +11,7 @@ from heatproof.explainers.registry import EXPLAINERS
 from heatproof.plan.graph import Graph
 from heatproof.plan.validate import make_plan
 
-FOLDER = Path(provenance.ROOT) / "attribution"
+FOLDER = Path(provenance.ROOT) / "explainers"
 # The stage, its helpers and the registry, which all maps depend on.
 SHARED = {"__init__", "explaining", "plain_functions", "registry"}
 # Modules for `heatproof check`, the matrix and objects of other libraries, which no run uses for maps.
@@ -36,7 +36,7 @@ def imports(module):
         if name not in names:
             names.add(name)
             text = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
-            pending += set(re.findall(r"^ *from heatproof\.attribution\.(\w+) import", text, re.MULTILINE)) - SHARED
+            pending += set(re.findall(r"^ *from heatproof\.explainers\.(\w+) import", text, re.MULTILINE)) - SHARED
     return names
 
 
