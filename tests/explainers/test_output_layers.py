@@ -78,10 +78,10 @@ class Squeezed(nn.Module):
 def explain(network, target, methods=("grad_cam",), **options):
     images = torch.randn(2, 3, 16, 24, generator=torch.Generator().manual_seed(0))
     torch.manual_seed(0)
-    made = network()
-    for parameter in made.parameters():
+    module = network()
+    for parameter in module.parameters():
         nn.init.normal_(parameter, 0.1, 0.3)
-    return heatproof.explain(made.eval(), images, None, list(methods), target=target, **options)
+    return heatproof.explain(module.eval(), images, None, list(methods), target=target, **options)
 
 
 @pytest.mark.parametrize(

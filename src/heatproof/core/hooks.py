@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -110,7 +111,8 @@ class Hooks:
             # A target function may run modules that do not belong to the network.
             if self._reads_output or threading.get_ident() != thread:
                 return
-            if isinstance(module, torch.fx.GraphModule) and (operator := _higher_order_operator()):
+            # Higher-order operators load torch's compiler. They run a part of the network, traced or as it is.
+            if "torch._dynamo" in sys.modules and (operator := _higher_order_operator()):
                 self.operators.add(operator)
                 return
             if module is network:

@@ -89,7 +89,7 @@ def _as_matrix(part: Any, count: int | None) -> torch.Tensor | None:
     """Return a part of an output as (B, K); None if it cannot be logits."""
     if not isinstance(part, torch.Tensor) or not part.is_floating_point():
         return None
-    if part.is_nested or part.is_meta:
+    if part.is_nested:
         return None
     part = part if part.layout == torch.strided else part.to_dense()
     # A network that squeezes its output returns (B,) for one class, and (K,) for one image.
@@ -116,10 +116,6 @@ def _refusal(output: Any, count: int | None, candidates: list[torch.Tensor]) -> 
         return f"The model returned a {type(output).__name__}{batch}: {wrap}, or {function}."
     if output.is_nested:
         return f"The model returned a nested tensor{batch}: {wrap}, by torch.stack(output.unbind()), or {function}."
-    if output.is_meta:
-        return (
-            f"The model returned a tensor on the device 'meta'{batch}, without values: let it compute on another one."
-        )
     if not output.is_floating_point():
         return f"The model returned {output.dtype} {tuple(output.shape)}{batch}, and logits are floating-point: {wrap}."
     maps = output.ndim == 4 and count in (None, len(output))

@@ -114,7 +114,13 @@ class OutputReader:
             return self._numbers(output, count, device)
         self.has_one_logit = self.configured_task in (None, "binary") and is_one_logit(output, count)
         # A network can write all of its outputs to the same memory.
-        return read_logits(output, count, self.classes, self.configured_task).clone()
+        logits = read_logits(output, count, self.classes, self.configured_task).clone()
+        if logits.is_meta and device is not None and device.type != "meta":
+            raise HeatproofError(
+                f"The model returned a tensor on the device 'meta' for a batch of {count}, without values: let it compute "
+                "on another one."
+            )
+        return logits
 
     def _numbers(self, output: Any, count: int | None, device: torch.device | None) -> torch.Tensor:
         count_targets = len(self.targets)
