@@ -117,8 +117,8 @@ class OutputReader:
         logits = read_logits(output, count, self.classes, self.configured_task).clone()
         if logits.is_meta and device is not None and device.type != "meta":
             raise HeatproofError(
-                f"The model returned a tensor on the device 'meta' for a batch of {count}, without values: let it compute "
-                "on another one."
+                f"The model returned a tensor on the device 'meta' for a batch of {count}, without values: let it "
+                "compute on another one."
             )
         return logits
 
