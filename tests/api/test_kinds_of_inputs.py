@@ -287,7 +287,7 @@ def test_a_sampler_keeps_the_numbers_of_the_data_set(has_batches_of_its_own):
 @pytest.mark.parametrize(
     "targets",
     [["grad_cam"], ["grad_cam", "saliency"], "grad_cam", {"rise": {"masks": 8}}, np.array(["grad_cam"] * COUNT)],
-    ids=str,
+    ids=["one name", "names", "a text", "options", "an array of names"],
 )
 def test_methods_in_the_place_of_targets_are_named(targets):
     with pytest.raises(HeatproofError, match=r"The targets are names of methods: did you mean methods=\['"):
@@ -295,7 +295,9 @@ def test_methods_in_the_place_of_targets_are_named(targets):
 
 
 @pytest.mark.parametrize(
-    "targets", [[{"rise": {"masks": 8}}], [to_tensor], to_tensor, ["grad_cam", to_tensor]], ids=str
+    "targets",
+    [[{"rise": {"masks": 8}}], [to_tensor], to_tensor, ["grad_cam", to_tensor]],
+    ids=["options", "functions", "a function", "a name and a function"],
 )
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_methods_of_other_kinds_in_the_place_of_targets_are_called_so(function, targets):
