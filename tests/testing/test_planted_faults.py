@@ -139,7 +139,10 @@ def test_sound_functions_pass():
     assert {check.state for check in check_metric(faults_to_find.first_patch)} == {"passed"}
 
 
-@pytest.mark.parametrize(("title", "name"), [("my_explainer", "scaled_gradient"), ("my_metric", "first_patch_drop")])
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [("my_explainer", "scaled_gradient"), ("my_metric", "first_patch_drop"), ("my_response", "top_cells_drop")],
+)
 def test_examples_of_the_contributing_page_pass(title, name):
     code = re.search(rf"```python\n# {title}\.py\n(.*?)```", CONTRIBUTING, re.DOTALL)[1]
     exec(code, {"__name__": title})

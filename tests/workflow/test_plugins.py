@@ -18,9 +18,9 @@ RECIPES = dict(
         flags=re.DOTALL,
     )
 )
-# A custom response, in a file outside the package.
+# A response that depends on the network alone, in a file outside the package.
 INSERTION = (REPOSITORY / "src/heatproof/metrics/patch_insertion.py").read_text(encoding="utf-8")
-RECIPES["my_response"] = INSERTION.replace("patch_insertion", "single_insertion").replace('"insertions"', '"singles"')
+RECIPES["my_removals"] = INSERTION.replace("patch_insertion", "single_insertion").replace('"insertions"', '"singles"')
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def plugins(tmp_path):
 
 
 def test_the_documentation_has_a_recipe_of_each_kind():
-    assert {"my_explainer", "my_metric", "my_figure", "my_claim"} <= set(RECIPES)
+    assert {"my_explainer", "my_metric", "my_response", "my_figure", "my_claim"} <= set(RECIPES)
 
 
 def test_recipes_register_themselves(plugins):
@@ -44,9 +44,9 @@ def test_recipes_register_themselves(plugins):
         "from heatproof.claims.registry import CLAIMS\n"
         "from heatproof.metrics.registry import METRICS\n"
         "from heatproof.report.figures.registry import FIGURES\n"
-        "names = ['scaled_gradient', 'first_patch_drop', 'single_insertion']\n"
+        "names = ['scaled_gradient', 'first_patch_drop', 'single_insertion', 'top_cells_drop']\n"
         "names += ['saliency_beats_noise', 'interval_widths']\n"
-        "tables = [EXPLAINERS, METRICS, METRICS, CLAIMS, FIGURES]\n"
+        "tables = [EXPLAINERS, METRICS, METRICS, METRICS, CLAIMS, FIGURES]\n"
         "print(all(name in table for name, table in zip(names, tables)))\n"
     )
     environment = {"PYTHONPATH": f"{plugins}:{REPOSITORY / 'src'}"}
@@ -61,7 +61,7 @@ def test_a_run_has_additions_of_plugins(tmp_path, plugins, monkeypatch):
     project.config |= {
         "plugins": list(RECIPES),
         "explainers": ["saliency", "random", {"scaled_gradient": {"factor": 3.0}}],
-        "metrics": ["first_patch_drop", {"single_insertion": {"grid": 2}}],
+        "metrics": ["first_patch_drop", "top_cells_drop", {"single_insertion": {"grid": 2}}],
         "report": {"all_metrics": True, "images": 2},
     }
     environment = project.environment()
@@ -71,7 +71,9 @@ def test_a_run_has_additions_of_plugins(tmp_path, plugins, monkeypatch):
     project.run("all")
     results = project.folder / "results"
     assert "scaled_gradient" in set(pd.read_csv(results / "idsds_table.csv")["method"])
-    assert {"first_patch_drop", "single_insertion"} <= set(pd.read_csv(results / "scores.csv")["metric"])
+    assert {"first_patch_drop", "single_insertion", "top_cells_drop"} <= set(
+        pd.read_csv(results / "scores.csv")["metric"]
+    )
     claims = pd.read_csv(results / "claims.csv").set_index("claim")
     assert claims.loc["saliency_beats_noise", "paper"] == "Example 2026"
     page = (results / "report/index.html").read_text(encoding="utf-8")

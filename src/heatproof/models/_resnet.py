@@ -133,7 +133,7 @@ class FixupBlock(nn.Module):
             )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out = moved = _moved(x, self.get_parameter("bias1a") if self.scale is not None else None)
+        out = moved = _moved(x, self.bias1a if self.scale is not None else None)
         for number in range(1, self.depth + 1):
             out = out if number == 1 else _moved(out, getattr(self, f"bias{number}a"))
             out = getattr(self, f"conv{number}")(out)

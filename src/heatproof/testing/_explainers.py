@@ -496,7 +496,7 @@ def explains_probabilities_or_says_no(subject: ExplainerSubject) -> None:
         tuple(values.shape) != (4, *context.images.shape[2:]) or not values.isfinite().all() for values in maps.values()
     ):
         raise RuleBroken("returned no maps of probabilities", "raise heatproof.errors.NotApplicable where it has none")
-    require_other(maps, subject.maps(context), "as of logits", "explain `explained.output` and not the network")
+    require_other(maps, subject.maps(context), "as of logits", "explain `context.output` and not the network")
 
 
 def says_where_it_does_not_apply(subject: ExplainerSubject) -> None:
