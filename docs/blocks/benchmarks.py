@@ -83,9 +83,7 @@ def no_batch_norm(name: str) -> str:
     networks = list(table["network"].unique())
     cells = [["images", "training", "epochs", *(f"`{network}`" for network in networks)]]
     for (data, optimizer, lr, epochs), part in table.groupby(["data", "optimizer", "lr", "epochs"], sort=False):
-        texts = [
-            ", ".join(map(number, part.loc[part["network"] == network, "accuracy"])) for network in networks
-        ]
+        texts = [", ".join(map(number, part.loc[part["network"] == network, "accuracy"])) for network in networks]
         cells.append([str(data), f"{optimizer} at {lr}", str(epochs), *texts])
     return rows(cells)
 
