@@ -152,16 +152,15 @@ def test_a_metric_gets_the_values_that_a_store_has(response):
     values = rng.integers(0, 9, (2, 3, len(response.quantities), points)).astype(np.float64)
     arrays = response.cast({"response": values})
     assert arrays["response"].dtype == response.array_specs["response"].dtype
-    (got,) = response.inputs("x", at_points(arrays, 1, [0]), IMAGES, "logit").values()
-    quantity = response.quantities.index("change" if response.kind == "explanations" else "predicted")
-    expected = values[:, 1, quantity, :1]
+    got = response.inputs("x", at_points(arrays, 1, [0]), IMAGES, "logit")["x"]
+    quantities = {name: values[:, 1, number, :1] for number, name in enumerate(response.quantities)}
     if isinstance(got, ResponseCurve):
-        np.testing.assert_array_equal(got.arrays["predicted"], expected)
+        np.testing.assert_array_equal(got.arrays["predicted"], quantities["predicted"])
         np.testing.assert_array_equal(got.classes[:, 0], IMAGES.labels)
     elif isinstance(got, dict):
-        np.testing.assert_array_equal(got["predicted"], expected)
+        np.testing.assert_array_equal(got["predicted"], quantities["predicted"])
     else:
-        np.testing.assert_array_equal(got, expected[:, 0])
+        np.testing.assert_array_equal(got, response.as_argument(quantities, IMAGES))
 
 
 def test_an_incomplete_response_cannot_be_created():

@@ -454,7 +454,10 @@ def _prefers_effects(
         inputs, worse = _recomputing(inputs, smooth_maps), {"maps that jump": _recomputing(inputs, erratic_maps)}
     expected = scores_of(subject, inputs)
     if not expected.valid.any() and not undefined:
-        raise RuleBroken("gave no score to any map of known effects", "define it where maps and responses differ")
+        raise RuleBroken(
+            "gave no score to any map of known effects",
+            "define it where maps and responses differ, also for negative outputs",
+        )
     for case, other_inputs in worse.items():
         other_scores = scores_of(subject, other_inputs)
         defined = expected.valid & other_scores.valid
