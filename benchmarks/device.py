@@ -204,9 +204,8 @@ def run_job(path: str) -> None:
         started = time.time() - BEGAN
         passes, reading, writing = Passes(), Clock(), Clock()
         trained = job.name in ("pretrain", "finetune")
-        reading.around(network_module, "normalise")
-        reading.around(attribute, "normalise")
         for module in (attribute, respond):
+            reading.around(module, "normalise")
             opened = module.open_dataset
             module.open_dataset = lambda spec, opened=opened: TimedDataset(opened(spec), reading)
         writing.around(shards.Shard, "_write_batch")

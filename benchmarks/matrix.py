@@ -36,6 +36,8 @@ from heatproof.claims.meta_rank import METHODS_OF_PAPER
 from heatproof.core.batch import ApplicabilityFigure, Batch
 from heatproof.core.input_facts import InputFacts
 from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.explainers._cells import Cells
+from heatproof.explainers._layers import grid_layer
 from heatproof.explainers._network_traits import NetworkTraits, inspect_network
 from heatproof.explainers.explaining import check_limits
 from heatproof.explainers.registry import EXPLAINERS, Explainer
@@ -287,7 +289,8 @@ def check(entry: Explainer, maps: torch.Tensor, context: Batch, traits: NetworkT
     passed = [f"{name} {value:.1e}" for name, (value, limit, _) in context.figures.items() if limit is not None]
     if entry.name in ENLARGED:
         assert traits.layout is not None
-        missed = missed_by_enlargement(maps[:, 0], traits.layout.grid)
+        with grid_layer(context) as (_output, layer, _name):
+            missed = missed_by_enlargement(maps[:, 0], traits.layout.grid, layer.cells)
         if missed > SAME:
             raise NotApplicable(f"its maps are no enlargement of {traits.layout.grid[0]}×{traits.layout.grid[1]} cells")
         passed.append(f"grid {traits.layout.grid[0]}×{traits.layout.grid[1]}")
@@ -300,11 +303,17 @@ def _scaled(maps: torch.Tensor) -> torch.Tensor:
     return centred / centred.abs().amax((2, 3), keepdim=True).clamp_min(torch.finfo(maps.dtype).tiny)
 
 
-def missed_by_enlargement(maps: torch.Tensor, grid: tuple[int, int]) -> float:
-    """Return the part of maps (N, H, W) that no bilinear enlargement of a grid yields, as a share of the maximum."""
+def missed_by_enlargement(maps: torch.Tensor, grid: tuple[int, int], cells: Cells | None = None) -> float:
+    """Return the part of maps (N, H, W) that no bilinear enlargement of a grid yields, as a share of the maximum.
+
+    The cells lie where `cells` says, or else are stretched over the image.
+    """
     sides = []
-    for cells, pixels in zip(grid, maps.shape[1:], strict=True):
-        enlargement = interpolate(torch.eye(cells)[None], pixels, mode="linear", align_corners=False)[0].double()
+    for count, pixels, axis in zip(grid, maps.shape[1:], cells or (None, None), strict=True):
+        if axis is None:
+            enlargement = interpolate(torch.eye(count)[None], pixels, mode="linear", align_corners=False)[0].double()
+        else:
+            enlargement = axis.rescale(count).weights(pixels).mT.double()
         sides.append(enlargement.pinverse() @ enlargement)
     enlarged = sides[0].mT @ maps.double() @ sides[1]
     return float((enlarged - maps).abs().max() / maps.abs().max())

@@ -178,7 +178,7 @@ def _higher_order_operator() -> str | None:
     """Return the name of the higher-order operator of torch that runs the calling code, or None."""
     frame = inspect.currentframe()
     while frame is not None:
-        package, _, name = frame.f_globals.get("__name__", "").rpartition(".")
+        package, _, name = (frame.f_globals.get("__name__") or "").rpartition(".")
         if package == "torch._higher_order_ops":
             return str(name)
         frame = frame.f_back
