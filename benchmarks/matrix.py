@@ -289,7 +289,9 @@ def check(entry: Explainer, maps: torch.Tensor, context: Batch, traits: NetworkT
     passed = [f"{name} {value:.1e}" for name, (value, limit, _) in context.figures.items() if limit is not None]
     if entry.name in ENLARGED:
         assert traits.layout is not None
-        with grid_layer(context) as (_output, layer, _name):
+        with grid_layer(context) as (output, layer, _name), torch.no_grad():
+            # A pass shows where the cells lie.
+            output(context.images)
             missed = missed_by_enlargement(maps[:, 0], traits.layout.grid, layer.cells)
         if missed > SAME:
             raise NotApplicable(f"its maps are no enlargement of {traits.layout.grid[0]}×{traits.layout.grid[1]} cells")
