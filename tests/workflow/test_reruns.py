@@ -169,8 +169,16 @@ def test_an_edit_of_a_plot_reruns_only_the_figure(project):
 
 def test_an_edit_of_an_explainer_reruns_only_its_maps_and_the_scores(project):
     """An edit makes the maps of one family of explainers stale, and no others."""
-    project.edit("src/heatproof/explainers/path.py", "from typing", "EDITED = True\nfrom typing")
-    project.edit("src/heatproof/explainers/reference.py", "from typing", "EDITED = True\nfrom typing")
+    project.edit(
+        "src/heatproof/explainers/path.py",
+        "from heatproof.explainers.registry",
+        "EDITED = True\nfrom heatproof.explainers.registry",
+    )
+    project.edit(
+        "src/heatproof/explainers/reference.py",
+        "from heatproof.explainers.registry",
+        "EDITED = True\nfrom heatproof.explainers.registry",
+    )
     assert project.ran() == {"attribute": 2, "attribute_reference": 2, **RESCORED}
     log = (project.folder / "results/logs/attribute/digits/vgg/finetuned/all.0.log").read_text()
     assert "saliency: all 4 images are in the store already" in log
