@@ -315,7 +315,7 @@ def _check_parts(plan: Plan, dataset: str) -> None:
     """Raise an error if a metric needs parts, and a dataset of heatproof has none; a job checks a user's dataset."""
     entry = DATASETS.get(plan.datasets[dataset]["kind"])
     if plan.part_metrics and entry is not None and not entry.parts:
-        with_parts = " or ".join(repr(name) for name, dataset in DATASETS.items() if dataset.parts)
+        with_parts = " or ".join(sorted(repr(name) for name, registered in DATASETS.items() if registered.parts))
         raise HeatproofError(
             f"The metric {plan.part_metrics[0]!r} needs a dataset whose parts are known, and {dataset!r} has none: "
             f"take {with_parts}, or leave the metric out."
