@@ -18,7 +18,12 @@ from heatproof.api.choice import BY_LABEL, Choice, typed_table
 from heatproof.api.explain import batch_template, explain_inputs, key_of, layer_name
 from heatproof.api.inputs.arrays import warn_of_range
 from heatproof.api.inputs.finetuned import domain_of, warn_out_of_domain
-from heatproof.api.inputs.first_images import check_first_images, predict_classes
+from heatproof.api.inputs.first_images import (
+    CHECK_NUMBERS,
+    check_first_images,
+    predict_classes,
+    reason_for_low_accuracy,
+)
 from heatproof.api.inputs.labels import align_options, select_option_rows
 from heatproof.api.inputs.read import read_inputs
 from heatproof.api.inputs.targets import TargetSpec
@@ -515,8 +520,6 @@ def _unique(names: Sequence[str]) -> list[str]:
 
 def _warn_of_targets(predictions: np.ndarray, targets: np.ndarray, classes: int, images: torch.Tensor) -> None:
     """Warn the caller of `choose` if the network seldom predicts the target, and name a likely cause."""
-    from heatproof.api.inputs.first_images import CHECK_NUMBERS, reason_for_low_accuracy
-
     right = int((predictions == targets).sum())
     if right < MOSTLY_RIGHT * len(targets):
         reason = reason_for_low_accuracy(predictions, targets, classes, images)

@@ -22,7 +22,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from heatproof.explainers._hooks import in_this_thread
+from heatproof.explainers._hooks import in_this_thread, tensors_in
 
 
 @dataclass(frozen=True)
@@ -213,14 +213,14 @@ class CellRecorder(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name in ("size", "dim", "__len__"):
             return func(*args, **keywords)
-        inputs = [self._cells[value] for value in _tensors([*args, *keywords.values()]) if value in self._cells]
+        inputs = [self._cells[value] for value in tensors_in([*args, *keywords.values()]) if value in self._cells]
         output = func(*args, **keywords)
         if name == "__iter__":
             parts = list(output)
             self._cells.update(dict.fromkeys(parts, inputs[0]) if inputs else {})
             return iter(parts)
         if inputs:
-            results = [value for value in _tensors([output]) if value.ndim > 1]
+            results = [value for value in tensors_in([output]) if value.ndim > 1]
             for value in results:
                 self._cells[value] = self._cells_after(name, args, keywords, inputs, value)
         return output
@@ -249,14 +249,6 @@ def _merge(first: AxisCells, second: AxisCells) -> AxisCells:
         # One is pooled, as in a gate of channels or the keys of attention.
         return first if first.count >= second.count else second
     return first.merge(second)
-
-
-def _tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _tensors(value)
 
 
 def _axes_of(tensor: torch.Tensor, cells: Cells) -> tuple[int, int] | None:
@@ -444,7 +436,7 @@ def follow_inputs(network: nn.Module, recorder: CellRecorder) -> Iterator[CellRe
     """Follow the images that a network gets within a with statement; the caller enters the recorder."""
 
     def follow(module: nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        for value in _tensors([*inputs, *keywords.values()]):
+        for value in tensors_in([*inputs, *keywords.values()]):
             recorder.follow(value)
 
     handle = network.register_forward_pre_hook(in_this_thread(follow), with_kwargs=True)

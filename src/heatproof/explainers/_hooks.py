@@ -1,9 +1,9 @@
-"""Helpers for hooks on a network: restrict a hook to one thread, and read the declared number of prefix tokens."""
+"""Helpers for hooks on a network: restrict a hook to one thread, find tensors, read the number of prefix tokens."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from heatproof.core.lazy import torch
@@ -25,3 +25,12 @@ def prefix_tokens(network: torch.nn.Module) -> int | None:
         module.num_prefix_tokens for module in network.modules() if hasattr(module, "num_prefix_tokens")
     ]
     return int(declared[0]) if declared else None
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors among the inputs or the output of a module or function, also those in containers."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from tensors_in(part)

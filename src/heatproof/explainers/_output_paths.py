@@ -8,7 +8,7 @@ graph of a pass shows this: no convolution and no linear layer is between that l
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from heatproof.core.hooks import reader_of
-from heatproof.explainers._hooks import in_this_thread
+from heatproof.explainers._hooks import in_this_thread, tensors_in
 
 # Names of the nodes in torch's graph that mix channels with weights; "upsamplebilinear" is none.
 MIXES = re.compile(r"conv|^linear|attention|^(add|b|addb|baddb)?mm|^(add)?mv")
@@ -43,7 +43,7 @@ class OutputPaths:
 
         def record(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
             is_one_per_class = isinstance(output, torch.Tensor) and output.ndim <= 2
-            self._outputs = [] if is_one_per_class else list(_tensors(output))
+            self._outputs = [] if is_one_per_class else list(tensors_in(output))
 
         if self._network is not None:
             self._handle = self._network.register_forward_hook(in_this_thread(record), prepend=True)
@@ -75,14 +75,6 @@ class OutputPaths:
             return False
         nodes = _nodes_from({numbers.grad_fn}, lambda node: node is tensor.grad_fn)
         return any(getattr(node, "variable", None) is images for node in nodes)
-
-
-def _tensors(output: Any) -> Iterator[torch.Tensor]:
-    if isinstance(output, torch.Tensor):
-        yield output
-    elif isinstance(output, Mapping | list | tuple):
-        for value in output.values() if isinstance(output, Mapping) else output:
-            yield from _tensors(value)
 
 
 def _nodes_from(starts: set[Any], is_end: Callable[[Any], bool]) -> set[Any]:

@@ -91,16 +91,19 @@ def warn_of_labels(network: Network, inputs: Inputs, predictions: np.ndarray | N
     """
     if not inputs.is_labelled or inputs.kind or not task_provides(network.task, "decision"):
         return
-    assert network.logits is not None, "the network is checked first"
-    checked = inputs.explained_targets[inputs.probe_rows[: len(network.logits)]].cpu()
-    is_right = network.logits.argmax(1).cpu() == checked
-    if predictions is None and int(is_right.sum()) >= MOSTLY_RIGHT * len(checked):
-        return
+    if predictions is None:
+        assert network.logits is not None, "the network is checked first"
+        checked = inputs.explained_targets[inputs.probe_rows[: len(network.logits)]].cpu()
+        if int((network.logits.argmax(1).cpu() == checked).sum()) >= MOSTLY_RIGHT * len(checked):
+            return
     count = len(inputs)
     rows = sorted({round(number * (count - 1) / LABELS_CHECKED) for number in range(LABELS_CHECKED + 1)})
+    targets = inputs.explained_targets[rows].cpu().numpy()
+    # Images that a data set decodes are read only where they are needed.
+    if predictions is not None and int((predictions[rows] == targets).sum()) >= MOSTLY_RIGHT * len(targets):
+        return
     images = inputs.read(rows)
     predicted = pass_as_check(network, images).argmax(1).cpu().numpy() if predictions is None else predictions[rows]
-    targets = inputs.explained_targets[rows].cpu().numpy()
     reason = reason_for_low_accuracy(predicted, targets, network.classes or 0, images)
     if reason and len(np.unique(targets)) > 1:
         right = int((predicted == targets).sum())
