@@ -141,13 +141,20 @@ def _write_metadata(store: Path, layout: Layout) -> None:
             # Damaged metadata belong to the same shards if the group lists the digest of the new metadata.
             same = recorded.get(f"{name}/{METADATA}") == file_digest(fresh)
             if not same and not (present.is_file() and present.read_bytes() == fresh.read_bytes()):
-                shutil.rmtree(store / name, ignore_errors=True)
+                _remove_files(store / name)
         files = [path for path in fresh_store.rglob("*") if path.is_file()]
         # The group's own metadata have the key and come last: they make the store valid.
         for fresh in sorted(files, key=lambda path: (path.parent == fresh_store, path)):
             target = refuse_links(store / fresh.relative_to(fresh_store))
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(fresh, target)
+
+
+def _remove_files(folder: Path) -> None:
+    """Remove all files below a folder, and leave its folders: Snakemake may be making them for another shard's job."""
+    for path in folder.rglob("*"):
+        if path.is_symlink() or not path.is_dir():
+            path.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -239,6 +246,8 @@ def write_shard(store: str | Path, array: str, shard: int, start: int, values: n
         with open(written, "rb+") as file:
             os.fsync(file.fileno())
         refuse_links(final).parent.mkdir(parents=True, exist_ok=True)
+        if final.is_dir():  # of shards with more dimensions, whose files are gone
+            shutil.rmtree(final)
         os.replace(written, final)
     return str(final)
 
