@@ -220,11 +220,11 @@ def test_another_layout_removes_the_old_shards(path, other):
 
 def test_folders_that_snakemake_makes_for_another_job_stay(tmp_path):
     store = tmp_path / "s.zarr"
-    made = Path(shard_file(store, "attribution", 1, 3)).parent
-    made.mkdir(parents=True)
+    folder = Path(shard_file(store, "attribution", 1, 3)).parent
+    folder.mkdir(parents=True)
     ensure_metadata(store, layout())
     ensure_metadata(store, layout(key="other", size=7))
-    assert made.is_dir()
+    assert folder.is_dir()
 
 
 def test_arrays_with_fewer_dimensions_replace_those_with_more(path):

@@ -16,17 +16,17 @@ import torch
 from heatproof.api.cache import MethodKeys, locked_cache, network_cache
 from heatproof.api.choice import BY_LABEL, Choice, typed_table
 from heatproof.api.explain import batch_template, explain_inputs, key_of, layer_name
-from heatproof.api.inputs.arrays import warn_of_range
+from heatproof.api.inputs.array_options import align_options, select_option_rows
 from heatproof.api.inputs.finetuned import domain_of, warn_out_of_domain
 from heatproof.api.inputs.first_images import (
     CHECK_NUMBERS,
     check_first_images,
     predict_classes,
-    reason_for_low_accuracy,
+    warn_of_low_accuracy,
 )
-from heatproof.api.inputs.labels import align_options, select_option_rows
 from heatproof.api.inputs.read import read_inputs
 from heatproof.api.inputs.targets import TargetSpec
+from heatproof.api.inputs.value_ranges import warn_of_range
 from heatproof.api.measures import check_needs, default_measures, describe_measures, select_measures
 from heatproof.api.named_methods import select_methods
 from heatproof.api.scores import Scoring
@@ -222,7 +222,15 @@ def _predicts_targets(network: Network, source: Inputs) -> torch.Tensor | None:
             )
         return right
     predictions = predict_classes(network, source)
-    _warn_of_targets(predictions.numpy(), targets.numpy(), network.logits.shape[1], source.read(source.probe_rows))
+    # A choice is worth less if the network is seldom right, whatever the reason.
+    warn_of_low_accuracy(
+        predictions.numpy(),
+        targets.numpy(),
+        network.logits.shape[1],
+        source.read(source.probe_rows),
+        without_reason=CHECK_NUMBERS,
+        stacklevel=4,
+    )
     return targets == predictions
 
 
@@ -516,17 +524,6 @@ def _unique(names: Sequence[str]) -> list[str]:
         unique.append(f"{name}-{counts[name]}" if counts[name] else name)
         counts[name] += 1
     return unique
-
-
-def _warn_of_targets(predictions: np.ndarray, targets: np.ndarray, classes: int, images: torch.Tensor) -> None:
-    """Warn the caller of `choose` if the network seldom predicts the target, and name a likely cause."""
-    right = int((predictions == targets).sum())
-    if right < MOSTLY_RIGHT * len(targets):
-        reason = reason_for_low_accuracy(predictions, targets, classes, images)
-        warnings.warn(
-            f"The network predicts the target on {right} of {len(targets)} images: {reason or CHECK_NUMBERS}",
-            stacklevel=4,
-        )
 
 
 def _table(

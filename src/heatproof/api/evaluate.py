@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import torch
 
-from heatproof.api.inputs.arrays import warn_of_range
+from heatproof.api.inputs.array_options import align_options, align_to_images
+from heatproof.api.inputs.explained_targets import ScoredTargets
 from heatproof.api.inputs.finetuned import domain_of, warn_out_of_domain
 from heatproof.api.inputs.first_images import check_first_images, predict_classes, warn_of_labels
 from heatproof.api.inputs.identity import identity_of
-from heatproof.api.inputs.labels import ScoredTargets, align_options, align_to_images
 from heatproof.api.inputs.maps import explained_classes, read_maps
 from heatproof.api.inputs.read import read_inputs
 from heatproof.api.inputs.targets import TargetSpec, reported_targets
+from heatproof.api.inputs.value_ranges import warn_of_range
 from heatproof.api.score_datasets import add_details, changed_shares, concatenate_methods, score_dataset
 from heatproof.api.selected_metrics import Metrics, SelectedMetric, select_metrics, with_responses
 from heatproof.core.adaptive_batch_size import batch_size_of

@@ -14,12 +14,14 @@ import torch
 import xarray
 
 from heatproof.api.cache import Cache, MethodKeys, locked_cache, network_cache
-from heatproof.api.inputs.arrays import check_finite, check_images, warn_of_range
+from heatproof.api.inputs.arrays import check_finite, check_images
+from heatproof.api.inputs.explained_targets import TARGET_DIGEST, TASK
 from heatproof.api.inputs.first_images import check_first_images, warn_of_labels
-from heatproof.api.inputs.labels import IMAGE_DIGEST, TARGET_DIGEST, TASK
+from heatproof.api.inputs.labels import IMAGE_DIGEST
 from heatproof.api.inputs.read import read_inputs
 from heatproof.api.inputs.source import READ_BATCH_SIZE
 from heatproof.api.inputs.targets import TargetSpec, reported_targets
+from heatproof.api.inputs.value_ranges import warn_of_range
 from heatproof.api.lazy_maps import LazyMaps, as_variable
 from heatproof.api.named_methods import check_names, select_methods
 from heatproof.core.adaptive_batch_size import batch_size_of

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 
-from heatproof.api.inputs.arrays import warn_of_range
 from heatproof.api.inputs.finetuned import RECORD_ATTRIBUTE, layer_digest, weight_digests
 from heatproof.api.inputs.first_images import check_first_images
 from heatproof.api.inputs.read import read_inputs
 from heatproof.api.inputs.targets import TargetSpec
+from heatproof.api.inputs.value_ranges import warn_of_range
 from heatproof.core.batches import count_images, count_words, show_progress
 from heatproof.core.grids import as_grid
 from heatproof.core.hooks import counted_as_check

@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 import torch
 
-from heatproof.api.inputs.arrays import PHOTO_RANGE
 from heatproof.api.inputs.source import Inputs
+from heatproof.api.inputs.value_ranges import PHOTO_RANGE
 from heatproof.core.class_order import MOSTLY_RIGHT, describe_exchange
 from heatproof.core.first_images import described_failures, pass_as_check
 from heatproof.core.network import Network
@@ -104,19 +104,32 @@ def warn_of_labels(network: Network, inputs: Inputs, predictions: np.ndarray | N
         return
     images = inputs.read(rows)
     predicted = pass_as_check(network, images).argmax(1).cpu().numpy() if predictions is None else predictions[rows]
-    reason = reason_for_low_accuracy(predicted, targets, network.classes or 0, images)
-    if reason and len(np.unique(targets)) > 1:
-        right = int((predicted == targets).sum())
+    if len(np.unique(targets)) > 1:
+        warn_of_low_accuracy(predicted, targets, network.classes or 0, images, stacklevel=4)
+
+
+def warn_of_low_accuracy(
+    predictions: np.ndarray,
+    targets: np.ndarray,
+    classes: int,
+    images: torch.Tensor,
+    *,
+    without_reason: str = "",
+    stacklevel: int,
+) -> None:
+    """Warn if a network seldom predicts the targets (N,), with the reason, or with `without_reason` unless empty."""
+    right = int((predictions == targets).sum())
+    if right >= MOSTLY_RIGHT * len(targets):
+        return
+    reason = _reason_for_low_accuracy(predictions, targets, classes, images) or without_reason
+    if reason:
         warnings.warn(
-            f"The network predicts the target on {right} of {len(targets)} images: {reason}",
-            stacklevel=3,
+            f"The network predicts the target on {right} of {len(targets)} images: {reason}", stacklevel=stacklevel
         )
 
 
-def reason_for_low_accuracy(predictions: np.ndarray, targets: np.ndarray, classes: int, images: torch.Tensor) -> str:
+def _reason_for_low_accuracy(predictions: np.ndarray, targets: np.ndarray, classes: int, images: torch.Tensor) -> str:
     """Return why a network may seldom predict the targets (N,) of its images, as the end of a sentence; else empty."""
-    if int((predictions == targets).sum()) >= MOSTLY_RIGHT * len(targets):
-        return ""
     if exchanged := describe_exchange(predictions, targets, classes):
         return f"{CHECK_NUMBERS} {exchanged}"
     low, high = float(images.min()), float(images.max())

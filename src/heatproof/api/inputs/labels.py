@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from heatproof.api.inputs.explained_targets import TARGET_DIGEST, TASK, describe_other_task
 from heatproof.core.named_axes import is_labelled_array
 from heatproof.core.options import short_repr
-from heatproof.core.plain_values import as_plain_values
 from heatproof.core.tasks import CALLABLE, describe_targets
 from heatproof.errors import HeatproofError
 
@@ -23,20 +23,6 @@ if TYPE_CHECKING:
     from heatproof.api.inputs.source import Inputs
 
 IMAGE_DIGEST = "image_digest"
-# Coordinates of maps that do not explain a class: the task, and for target functions a digest of function and target.
-TASK, TARGET_DIGEST = "task", "target_digest"
-# Dimensions of the options of metrics that are arrays, in the order that metrics expect.
-AXES = {
-    "ranking": ("image", "pixel"),
-    "masks": ("image", "part", "y", "x"),
-    "removed": ("image", "part", "channel", "y", "x"),
-    "drops": ("image", "part"),
-    "random_mask": ("y", "x"),
-}
-# The argument of `heatproof.explain` for targets that are not classes, and the plural, by the first word of a target's
-# description.
-TASK_ARGUMENTS = {"label": "task='multilabel'", "output": "task='regression'", "target": "the target function"}
-PLURALS = {"class": "classes", "label": "labels", "output": "outputs", "target": "numbers of a target function"}
 
 
 class Labels(NamedTuple):
@@ -139,7 +125,7 @@ def match_rows(values: Any, images: Inputs, what: str, explained: Sequence[str] 
             return None
         plain = f"{what}.to_numpy()" if hasattr(values, "iloc") else f"image_ids={what}['image'].values"
         raise HeatproofError(
-            f"The {what} are labelled {_join_first(ids)} and the images have no ids: give {plain} if both have the "
+            f"The {what} are labelled {join_first(ids)} and the images have no ids: give {plain} if both have the "
             "same order, or pass image_ids."
         )
     places = {name: row for row, name in enumerate(ids)}
@@ -156,7 +142,7 @@ def match_rows(values: Any, images: Inputs, what: str, explained: Sequence[str] 
         raise HeatproofError(f"The {what} have the image {short_repr(twice)} twice: give each image once.")
     if missing is not None:
         raise HeatproofError(
-            f"The {what} are labelled {_join_first(ids)} and have no image {short_repr(missing)}: give those of these "
+            f"The {what} are labelled {join_first(ids)} and have no image {short_repr(missing)}: give those of these "
             "images, or an array without labels in their order."
         )
     return np.array([places[name] for name in images.ids])
@@ -197,11 +183,7 @@ def _match_by_content(labels: Labels, images: Inputs, what: str, explained: Sequ
         name = images.ids[rows.index(-1)]
         if what == "maps" and labels.targets is not None and labels.kind != images.kind:
             # With several labels, only images that have some are rows, so the tasks may differ rather than the images.
-            map_kind, scored_kind = _target_word(labels.kind), _target_word(images.kind)
-            raise HeatproofError(
-                f"The maps explain {PLURALS[map_kind]}, but {PLURALS[scored_kind]} are scored: "
-                f"{_remedy(map_kind, scored_kind)}."
-            )
+            raise HeatproofError(describe_other_task(labels.kind, images.kind))
         raise HeatproofError(
             f"The {what} are of other images than {short_repr(name)}, by their coordinate {IMAGE_DIGEST}: give the "
             f"images of these {what}, or {what}.drop_vars({IMAGE_DIGEST!r}) if they are the same images in another "
@@ -210,174 +192,11 @@ def _match_by_content(labels: Labels, images: Inputs, what: str, explained: Sequ
     return np.array(rows)
 
 
-def align_to_images(name: str, values: Any, images: Inputs) -> Any:
-    """Return an array option of a metric, such as ``masks``, in the order of the images and the dimensions of `AXES`.
-
-    Raises
-    ------
-    HeatproofError
-        As `match_rows` does, or if the dimensions have other names.
-    """
-    rows = match_rows(values, images, name)
-    if is_labelled_array(values):
-        axes, dims = AXES[name], tuple(map(str, values.dims))
-        if sorted(dims) != sorted(axes):
-            # The second dimension of a ranking is that of pixels, whatever its name.
-            if not (len(dims) == len(axes) == 2 and "image" in dims):
-                raise HeatproofError(
-                    f"The {name} have the dimensions {', '.join(dims)}: name them {', '.join(axes)}, or give the "
-                    "array without names in this order."
-                )
-            axes = ("image", next(dim for dim in dims if dim != "image"))
-        values = values.transpose(*axes).values
-    elif hasattr(values, "iloc"):
-        values = values.to_numpy()
-    values = as_plain_values(values, name)
-    if (
-        rows is None
-        and images.image_numbers is not None
-        and len(values) == images.num_images
-        and AXES[name][0] == "image"
-    ):
-        # All labels of an image share its entry.
-        return values[images.image_numbers]
-    return values if rows is None else values[rows]
-
-
-def align_options(options: dict[str, Any], images: Inputs, aligned_by_id: dict[int, Any]) -> dict[str, Any]:
-    """Return the options of a metric, with arrays in the order of the images and parts in the order of the masks.
-
-    Parameters
-    ----------
-    options
-        Options of one metric.
-    images
-        The scored images.
-    aligned_by_id
-        Cache of aligned arrays by the `id` of the original. Metrics with the same array then share network passes.
-    """
-    arrays = {name: value for name, value in options.items() if name in AXES and value is not None}
-    parts = _parts_of(arrays.get("masks"))
-    aligned = dict(options)
-    for name, value in arrays.items():
-        value_parts = _parts_of(value)
-        if parts is not None and value_parts is not None and value_parts != parts:
-            if sorted(value_parts) != sorted(parts) or len(set(value_parts)) < len(value_parts):
-                raise HeatproofError(
-                    f"The {name} are of the parts {_join_first(value_parts)} and the masks of {_join_first(parts)}."
-                )
-            value = value.isel(part=[value_parts.index(part) for part in parts])
-            aligned[name] = align_to_images(name, value, images)
-            continue
-        if id(value) not in aligned_by_id:
-            aligned_by_id[id(value)] = align_to_images(name, value, images)
-        aligned[name] = aligned_by_id[id(value)]
-    return aligned
-
-
-def select_option_rows(options: dict[str, Any], rows: Any, count: int) -> dict[str, Any]:
-    """Return the options of a metric for a subset of the images.
-
-    Parameters
-    ----------
-    options
-        Options from `align_options`.
-    rows
-        Numbers of the selected images.
-    count
-        Number of images before the selection.
-    """
-    of_images = [name for name, axes in AXES.items() if axes[0] == "image" and options.get(name) is not None]
-    for name in of_images:
-        if len(options[name]) != count:
-            raise HeatproofError(f"The {name} are of {len(options[name])} images and {count} are given: give one each.")
-    return {**options, **{name: options[name][rows] for name in of_images}}
-
-
-def _parts_of(values: Any) -> list[str] | None:
-    if is_labelled_array(values) and "part" in values.dims and "part" in values.coords:
-        return [str(name) for name in values.coords["part"].values.tolist()]
-    return None
-
-
-class ScoredTargets(NamedTuple):
-    """The targets whose maps are scored.
-
-    Attributes
-    ----------
-    explained
-        Description of the target of each image, as in `heatproof.api.inputs.source.Inputs.explained`.
-    words, remedy
-        Subject and verb of a message about a target, and the remedy if maps explain another target.
-    """
-
-    explained: Sequence[str]
-    words: str = "its target is"
-    remedy: str = "give targets=maps['target'], or maps that explain these targets"
-
-
-def check_explained(explained: Sequence[str], scored: ScoredTargets, ids: Sequence[str]) -> None:
-    """Check that labelled maps explain the targets that are scored.
-
-    Parameters
-    ----------
-    explained
-        Description of the target that the map of each image explains.
-    scored
-        The scored targets.
-    ids
-        Image ids.
-
-    Raises
-    ------
-    HeatproofError
-        If a map explains another target; the message has the image and both targets.
-    """
-    if len(explained) != len(ids):
-        # The check of the shape of the maps reports a different number of maps and images.
-        return
-    differs = [described != wanted for described, wanted in zip(explained, scored.explained, strict=True)]
-    first = differs.index(True) if any(differs) else None
-    if first is None:
-        return
-    map_target, scored_target = explained[first], scored.explained[first]
-    kinds = [description.partition(" ")[0] for description in (map_target, scored_target)]
-    if kinds[0] == kinds[1] == "target":
-        raise HeatproofError(
-            f"The map of image {ids[first]!r} explains another target than the one that is scored: give the target "
-            f"function and the targets that it was made with, or maps.drop_vars({TARGET_DIGEST!r}) if they are the "
-            "same in another form."
-        )
-    if kinds[0] != kinds[1]:
-        raise HeatproofError(
-            f"The map of image {ids[first]!r} explains {_without_digest(map_target)} and {scored.words} "
-            f"{_without_digest(scored_target)}: {_remedy(*kinds)}."
-        )
-    number = scored_target.partition(" ")[2] if kinds[0] == "class" else scored_target
-    raise HeatproofError(
-        f"The map of image {ids[first]!r} explains {map_target} and {scored.words} {number}: {scored.remedy}."
-    )
-
-
-def _target_word(kind: str) -> str:
-    return describe_targets(kind, [""], [""] if kind == CALLABLE else None)[0].strip()
-
-
-def _remedy(theirs: str, ours: str) -> str:
-    """Return the remedy for maps that explain another kind of target than the scored one."""
-    if theirs in TASK_ARGUMENTS:
-        return f"give {TASK_ARGUMENTS[theirs]}, as the maps were made with"
-    return f"leave {TASK_ARGUMENTS[ours]} out, or give maps that were made with it"
-
-
-def _without_digest(explained: str) -> str:
-    return "a function of outputs" if explained.startswith("target ") else explained
-
-
 def _numbers(count: int) -> list[str]:
     return [str(number) for number in range(count)]
 
 
-def _join_first(names: Sequence[str]) -> str:
+def join_first(names: Sequence[str]) -> str:
+    """Return the first three names, for a message."""
     text = ", ".join(repr(name) for name in names[:3])
     return f"{text}, …" if len(names) > 3 else text

@@ -8,14 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from heatproof.api.inputs.labels import (
-    IMAGE_DIGEST,
-    TARGET_DIGEST,
-    ScoredTargets,
-    check_explained,
-    labels_of,
-    match_rows,
-)
+from heatproof.api.inputs.explained_targets import TARGET_DIGEST, ScoredTargets, check_explained
+from heatproof.api.inputs.labels import IMAGE_DIGEST, labels_of, match_rows
 from heatproof.core.named_axes import MAP_DIMS, in_dimension_order, is_labelled_array
 from heatproof.core.perturb.curves import check_maps
 from heatproof.errors import HeatproofError

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from heatproof.api.inputs.arrays import check_ids, configuration_of, is_pil
+from heatproof.api.inputs.arrays import check_ids, is_pil
 from heatproof.api.inputs.loaders import refuse_random, spread_rows
 from heatproof.api.inputs.source import Inputs
+from heatproof.api.inputs.value_ranges import configuration_of
 from heatproof.datasets.open_image import open_rgb
 from heatproof.errors import HeatproofError, first_line, is_out_of_memory
 
