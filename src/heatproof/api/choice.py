@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from heatproof.core.from_json import as_type
+from heatproof.core.from_json import NO_OTHER_FIELDS, as_type
 from heatproof.core.registry import join_names
 from heatproof.errors import HeatproofError
 from heatproof.files.reading import MOST_JSON_BYTES, one_sentence_errors, parse_json, read_bytes, user_path
@@ -309,6 +309,8 @@ class OfLabel:
 @dataclass(frozen=True)
 class SavedChoice:
     """A choice as its JSON file holds it."""
+
+    __pydantic_config__ = NO_OTHER_FIELDS
 
     schema_version: Literal[1]
     columns: list[str]

@@ -15,7 +15,7 @@ from importlib import import_module
 from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypedDict, TypeVar, dataclass_transform
 
-from heatproof.core.from_json import as_type
+from heatproof.core.from_json import NO_OTHER_FIELDS, as_type
 from heatproof.core.provenance import Key, key_of
 from heatproof.core.registry import Registry
 from heatproof.core.specs import NO_KEY, Runtime
@@ -161,6 +161,9 @@ class Stage:
     key
         Key that the manifest must have for this config and code.
     """
+
+    # A job whose spec has a field that its stage does not know would compute something else than was planned.
+    __pydantic_config__ = NO_OTHER_FIELDS
 
     # The graph fills these in.
     results: Folder = field(default_factory=Folder)

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from heatproof.core.from_json import as_type
+from heatproof.core.from_json import NO_OTHER_FIELDS, as_type
 from heatproof.errors import HeatproofError, machine_fault
 from heatproof.files.reading import open_regular, parse_json, refuse_links
 from heatproof.files.writing import atomic_write
@@ -50,6 +50,8 @@ class Description:
     seconds, passes
         Time in seconds and number of network passes that the batch took.
     """
+
+    __pydantic_config__ = NO_OTHER_FIELDS
 
     arrays: dict[str, tuple[str, list[int]]]
     names: list[str]
