@@ -4,9 +4,9 @@ import sys
 
 from snakemake.utils import min_version
 
-from heatproof.config.files import read_snakemake_config
+from heatproof.workflow.config.files import read_snakemake_config
 from heatproof.errors import HeatproofError
-from heatproof.files.publishing import escaped
+from heatproof.store.publishing import escaped
 
 min_version("9.13")
 

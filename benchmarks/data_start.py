@@ -28,7 +28,7 @@ SPLIT = "evaluation"
 
 def fill(folder: Path, files: int) -> None:
     """Create the files, and their record."""
-    from heatproof.stores.source_files import record_files, write_record
+    from heatproof.store.source_files import record_files, write_record
 
     photos, paths = folder / "photos", []
     for number in range(files):
@@ -53,7 +53,7 @@ def most_memory() -> float:
 
 def look_once(folder: Path, counted: bool) -> dict[str, Any]:
     """Check the files as a start does, and return the cost."""
-    from heatproof.stores import source_files as sources
+    from heatproof.store import source_files as sources
 
     calls = {"looks": 0, "reads": 0}
     if counted:

@@ -52,7 +52,7 @@ METRICS: list[Any] = [
     "sic",
     "soundness",
 ]
-NOISE = {"dataset": "heatproof.estimate.synthetic:load", "classes": 1000, "size": 224, "train_images": 64}
+NOISE = {"dataset": "heatproof.workflow.estimate.synthetic:load", "classes": 1000, "size": 224, "train_images": 64}
 NETWORKS: dict[str, dict[str, Any]] = {
     "ResNet-20, 32×32": {
         "datasets": ["digits"],
@@ -188,7 +188,7 @@ def throughput(job: Any, runtime: Runtime, gradients: bool, trained: bool) -> tu
 def run_job(path: str) -> None:
     """Run the job of a file in this process, and print its measurements as one line of JSON."""
     from heatproof.core.specs import Runtime
-    from heatproof.plan.stage import load_spec
+    from heatproof.workflow.plan.stage import load_spec
 
     request = json.loads(Path(path).read_text(encoding="utf-8"))
     job, runtime = load_spec(request["run"], request["spec"]), Runtime(**request["runtime"])
@@ -270,8 +270,8 @@ class TimedDataset:
 
 def jobs_of(config: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield stage, subject and request of the jobs that lead to the scores, with responses of one explainer."""
-    from heatproof.plan.graph import Graph
-    from heatproof.plan.validate import make_plan
+    from heatproof.workflow.plan.graph import Graph
+    from heatproof.workflow.plan.validate import make_plan
 
     plan = make_plan(config)
     graph, runtime = Graph(plan), plan.runtime()
@@ -299,7 +299,7 @@ def working_in(folder: str) -> Iterator[None]:
 
 def measured(name: str, config: dict[str, Any]) -> tuple[list[dict[str, Any]], pd.DataFrame | None]:
     """Return a row for every job whose work is network passes, and the guard's table."""
-    from heatproof.plan.stage import STAGES
+    from heatproof.workflow.plan.stage import STAGES
     from heatproof.workflow.start import MALLOC
 
     rows = []
@@ -333,7 +333,7 @@ def main() -> None:
         sys.path.insert(0, os.getcwd())
         run_job(sys.argv[2])
         return
-    from heatproof.config.files import default_config, merge, read_config
+    from heatproof.workflow.config.files import default_config, merge, read_config
 
     options = make_parser(__doc__)
     options.add_argument("configs", nargs="*", help="laid over the default one, as after --configfile")

@@ -55,10 +55,10 @@ KINDS: dict[str, tuple[dict[str, Any] | str, bool]] = {
 
 def estimated_seconds(config: dict[str, Any], responses: bool) -> dict[str, float]:
     """Return the estimated seconds of each stage."""
-    from heatproof.estimate import account
-    from heatproof.estimate.estimate import BUDGET, images_to_time, time_all
-    from heatproof.estimate.measure import Bench
-    from heatproof.plan.validate import make_plan
+    from heatproof.workflow.estimate import account
+    from heatproof.workflow.estimate.estimate import BUDGET, images_to_time, time_all
+    from heatproof.workflow.estimate.measure import Bench
+    from heatproof.workflow.plan.validate import make_plan
 
     plan = make_plan(config)
     size = 224 if "torchvision_model" in str(config["models"]) else 32
@@ -72,9 +72,9 @@ def estimated_seconds(config: dict[str, Any], responses: bool) -> dict[str, floa
 
 def measured_seconds(config: dict[str, Any], responses: bool) -> dict[str, float]:
     """Run the jobs of a config; return the processor seconds of each stage."""
-    from heatproof.estimate.account import TABLE_OF, jobs_to_tables
-    from heatproof.plan.graph import Graph
-    from heatproof.plan.validate import make_plan
+    from heatproof.workflow.estimate.account import TABLE_OF, jobs_to_tables
+    from heatproof.workflow.plan.graph import Graph
+    from heatproof.workflow.plan.validate import make_plan
     from heatproof.workflow.start import job_environment, spec_file
 
     plan = make_plan(config)
@@ -94,7 +94,7 @@ def measured_seconds(config: dict[str, Any], responses: bool) -> dict[str, float
 
 
 def main() -> None:
-    from heatproof.config.files import default_config, merge, read_config
+    from heatproof.workflow.config.files import default_config, merge, read_config
 
     args = make_parser(__doc__).parse_args()
     rows = []

@@ -37,11 +37,11 @@ from heatproof.datasets.digits import digits
 from heatproof.datasets.image_folder import image_folder
 from heatproof.datasets.watermarked import BOX, STRIPES, watermarked
 from heatproof.explainers.registry import EXPLAINERS
-from heatproof.files.writing import write_table
 from heatproof.metrics.known_regions import attribution_share, pooled_maps, rect_maps
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.models.resnet import FACTS
 from heatproof.report.results import save
+from heatproof.store.writing import write_table
 from heatproof.training.loop import Examples, fit, validate
 
 SEEDS, EPOCHS = range(6), 6

@@ -191,9 +191,9 @@ def profile_of_job() -> Profile:
     """Profile the job of the workflow that makes one map, after the jobs that it needs."""
     from device import jobs_of, working_in
 
-    from heatproof.config.files import default_config, merge
     from heatproof.core.specs import Runtime
-    from heatproof.plan.stage import load_spec
+    from heatproof.workflow.config.files import default_config, merge
+    from heatproof.workflow.plan.stage import load_spec
 
     profile = Profile()
     with tempfile.TemporaryDirectory() as folder, working_in(folder):

@@ -34,9 +34,9 @@ CALLS = {os: ("stat", "lstat", "utime", "scandir", "listdir"), builtins: ("open"
 
 
 def graph_of(folder: Path) -> Any:
-    from heatproof.config.files import default_config, merge
-    from heatproof.plan.graph import Graph
-    from heatproof.plan.validate import make_plan
+    from heatproof.workflow.config.files import default_config, merge
+    from heatproof.workflow.plan.graph import Graph
+    from heatproof.workflow.plan.validate import make_plan
 
     return Graph(make_plan(merge(default_config(), yaml.safe_load((folder / "config.yaml").read_text()))))
 
@@ -44,8 +44,8 @@ def graph_of(folder: Path) -> Any:
 def fill(graph: Any, images: int) -> None:
     """Create everything that the target needs, in the working folder."""
     from heatproof.core.provenance import digest
-    from heatproof.stores.manifest import write_manifest
-    from heatproof.stores.store import ArraySpec, Layout, ensure_metadata
+    from heatproof.store.manifest import write_manifest
+    from heatproof.store.zarr_store import ArraySpec, Layout, ensure_metadata
 
     ids, labels = [f"image-{number}" for number in range(images)], np.zeros(images, dtype=np.int64)
     keys: dict[str, str] = {}

@@ -22,7 +22,7 @@ from heatproof.stats.best import best_set
 from heatproof.stats.meta_rank import meta_rank
 from heatproof.stats.references import compare_with_references
 from heatproof.stats.significance import pairwise_wilcoxon
-from heatproof.stores.store import read
+from heatproof.store.zarr_store import read
 
 METHODS = 8
 NETWORK = ["dataset", "model", "weights"]

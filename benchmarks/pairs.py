@@ -132,7 +132,7 @@ def choice(size: str) -> Call:
 
 def start_of_a_job() -> Call:
     """Return the start of a process that imports what this checkout's stages name: another one may have other names."""
-    from heatproof.plan.stage import STAGES
+    from heatproof.workflow.plan.stage import STAGES
 
     stages = [STAGES[name] for name in STAGES_OF_A_START]
     modules = dict.fromkeys(module for stage in stages for module in (stage.__module__, *stage.code))

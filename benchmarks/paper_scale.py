@@ -22,7 +22,7 @@ from typing import Any
 
 import yaml
 
-from heatproof.estimate import synthetic
+from heatproof.workflow.estimate import synthetic
 
 ROOT = Path(__file__).resolve().parent.parent
 PAPERS = ("paper", "paper_cifar100", "paper_meta_rank")

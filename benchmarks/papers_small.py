@@ -25,9 +25,9 @@ import pandas as pd
 import yaml
 from _shared import make_parser
 
-from heatproof.config.files import read_config
 from heatproof.core.registry import options_of
 from heatproof.explainers.registry import EXPLAINERS
+from heatproof.workflow.config.files import read_config
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "docs"))

@@ -26,7 +26,7 @@ from heatproof.claims.evidence import CASE, Case, Evidence, Model, Resampling
 from heatproof.claims.registry import CLAIMS, Untestable
 from heatproof.claims.verdicts import UNTESTED, estimate, verdict_of
 from heatproof.core.methods import Method
-from heatproof.files.writing import write_table
+from heatproof.store.writing import write_table
 
 # Number of runs of the decisive cells, which come first, and of the others.
 RUNS, OTHER_RUNS, DECIDING = 1000, 300, 6

@@ -59,13 +59,13 @@ def scoring(images: int) -> dict[str, float]:
 
 def synthetic_plan(images: int):
     """Return a plan with so many images, and the spec of a job that scores them."""
-    from heatproof.config.files import default_config, merge
-    from heatproof.plan.graph import Graph
-    from heatproof.plan.validate import make_plan
+    from heatproof.workflow.config.files import default_config, merge
+    from heatproof.workflow.plan.graph import Graph
+    from heatproof.workflow.plan.validate import make_plan
 
     names = ["saliency", "input_x_gradient", "integrated_gradients", "grad_cam", "rise", "random"]
     explainers = [*names, *({f"{name}_again": {"explainer": name}} for name in names)]
-    stand_in = {"dataset": "heatproof.estimate.synthetic:load", "classes": 10, "size": 32, "train_images": 10}
+    stand_in = {"dataset": "heatproof.workflow.estimate.synthetic:load", "classes": 10, "size": 32, "train_images": 10}
     config = {"datasets": [{"noise": stand_in}], "models": [{"net": {"architecture": "cifar_resnet20"}}]}
     evaluation = {"images": images, "accuracy_images": images}
     plan = make_plan(merge(default_config(), {**config, "explainers": explainers, "evaluation": evaluation}))
@@ -78,8 +78,8 @@ def store_here(images: int) -> None:
     from heatproof.core.dataset import Split
     from heatproof.core.provenance import Key
     from heatproof.jobs.shards import Origin, open_shard
-    from heatproof.stages.shards import shard_range
-    from heatproof.stores.store import ArraySpec
+    from heatproof.store.zarr_store import ArraySpec
+    from heatproof.workflow.stages.shards import shard_range
 
     plan, spec = synthetic_plan(images)
     split = Split(tuple(f"image {number}" for number in range(images)), np.zeros(images, dtype=np.int64))

@@ -43,7 +43,7 @@ class Run(NamedTuple):
 
 
 def config(images: int, methods: int, shards: int) -> dict[str, Any]:
-    noise = {"dataset": "heatproof.estimate.synthetic:load", "classes": 10, "size": 32, "train_images": 64}
+    noise = {"dataset": "heatproof.workflow.estimate.synthetic:load", "classes": 10, "size": 32, "train_images": 64}
     return {
         "datasets": [{"noise": {**noise, "evaluation_images": max(IMAGES)}}],
         "models": [{"vgg11": {"architecture": "cifar_vgg11_bn", "options": {"width": 8}}}],
@@ -97,9 +97,9 @@ def throughput(gradient: bool) -> float:
     """Return the images per second of one thread's best batch."""
     import torch
 
-    from heatproof.config.files import default_config, merge
     from heatproof.models.network import build_network
-    from heatproof.plan.validate import make_plan
+    from heatproof.workflow.config.files import default_config, merge
+    from heatproof.workflow.plan.validate import make_plan
 
     torch.set_num_threads(1)
     plan = make_plan(merge(default_config(), config(*MIDDLE)))

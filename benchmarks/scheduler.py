@@ -34,9 +34,9 @@ xargs -d '\\n' touch < "{folder}/outputs/$(basename "$4")"
 
 def prepare(folder: Path, config: dict, seconds: float) -> dict[str, int]:
     """Write the config, the sleeper, and the outputs of each job; return the numbers of jobs and files."""
-    from heatproof.config.files import read_config
-    from heatproof.plan.graph import Graph
-    from heatproof.plan.validate import make_plan
+    from heatproof.workflow.config.files import read_config
+    from heatproof.workflow.plan.graph import Graph
+    from heatproof.workflow.plan.validate import make_plan
     from heatproof.workflow.start import one_file_per_job, spec_file
 
     paper_scale.set_up(folder, config)

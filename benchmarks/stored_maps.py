@@ -15,8 +15,8 @@ from _shared import make_parser, print_table
 from scipy.stats import rankdata
 
 from heatproof.metrics.single_deletion import single_deletion_scores
-from heatproof.stores.store import describe_store, read
-from heatproof.stores.stored_maps import encode_maps, stored_maps
+from heatproof.store.stored_maps import encode_maps, stored_maps
+from heatproof.store.zarr_store import describe_store, read
 
 
 def as_float16(maps: np.ndarray) -> np.ndarray:

@@ -6,15 +6,23 @@ from pathlib import Path
 
 import yaml
 
-from heatproof.config.files import default_config
-from heatproof.config.schema import ModelSettings, Section, Settings, Training, WeightsSettings, describe, normalise
-from heatproof.config.types import NAMES as KIND
 from heatproof.core.perturb.baselines import BASELINES
 from heatproof.datasets.registry import DATASETS
 from heatproof.explainers.registry import EXPLAINERS
 from heatproof.metrics.registry import METRICS
 from heatproof.models.registry import ARCHITECTURES
-from heatproof.plan.paths import PRETRAINED
+from heatproof.workflow.config.files import default_config
+from heatproof.workflow.config.schema import (
+    ModelSettings,
+    Section,
+    Settings,
+    Training,
+    WeightsSettings,
+    describe,
+    normalise,
+)
+from heatproof.workflow.config.types import NAMES as KIND
+from heatproof.workflow.plan.paths import PRETRAINED
 
 ROOT = Path(__file__).parents[1]
 SCHEMA = ROOT / "workflow/schemas/config.schema.yaml"

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from heatproof.config.files import merge, read_config
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
+from heatproof.workflow.config.files import merge, read_config
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 
 ROOT = Path(__file__).parents[1]
 PAGE = Path(__file__).with_suffix(".md")
@@ -34,9 +34,9 @@ waits for. There are four groups of rules:
 - **Scores**: `score`, which needs no network.
 - **Tables, figures and pages**: all others.
 
-The table lists the rules in an order in which they can run (`heatproof.plan.graph`). The column "inputs from" names the
-rules whose files a rule reads. The examples are files of a dataset called `creatures` and a model called `trained`.
-`python docs/stages.py` writes the page.
+The table lists the rules in an order in which they can run (`heatproof.workflow.plan.graph`). The column
+"inputs from" names the rules whose files a rule reads. The examples are files of a dataset called `creatures` and a
+model called `trained`. `python docs/stages.py` writes the page.
 
 | rule | class | inputs from | example of an output |
 | --- | --- | --- | --- |

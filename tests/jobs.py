@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from heatproof.core.provenance import Key, digest
-from heatproof.files.writing import write_json
-from heatproof.stores.manifest import CHECKSUM_KEY, write_manifest
-from heatproof.stores.store import describe_store, write_shard
+from heatproof.store.manifest import CHECKSUM_KEY, write_manifest
+from heatproof.store.writing import write_json
+from heatproof.store.zarr_store import describe_store, write_shard
 
 MACHINE = {"batch_size": 64, "threads": 1, "device": "cpu"}
 
@@ -44,7 +44,7 @@ def job_process(
     run
         The class of the stage, as ``module:name``.
     spec
-        Its fields as plain values: `heatproof.plan.graph.Job.spec`.
+        Its fields as plain values: `heatproof.workflow.plan.graph.Job.spec`.
     machine
         How jobs run.
     importable

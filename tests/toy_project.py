@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from heatproof.config.files import merge
 from heatproof.core.specs import Runtime
-from heatproof.plan.graph import Graph, Job
-from heatproof.plan.validate import make_plan
-from heatproof.stores.store import describe_store, read
+from heatproof.store.zarr_store import describe_store, read
+from heatproof.workflow.config.files import merge
+from heatproof.workflow.plan.graph import Graph, Job
+from heatproof.workflow.plan.validate import make_plan
 
 BASE = {
     "datasets": [{"toy": {"dataset": "toy_plugin:dataset"}}],

@@ -1,9 +1,9 @@
 """The table of docs/conventions.md that says which metric applies to which task, from what metrics declare."""
 
 from blocks import rows
-from heatproof.commands.list_names import OUTPUT_KINDS
 from heatproof.core.tasks import CALLABLE, TASKS
 from heatproof.metrics.registry import METRICS, outputs_of
+from heatproof.workflow.commands.list_names import OUTPUT_KINDS
 
 
 def _cell(name: str, task: str) -> str:

@@ -21,7 +21,7 @@ from heatproof.core.signals import run_process
 
 def command() -> int:
     """Run the command line; its modules are imported here, after signal handlers have been installed."""
-    from heatproof.commands.cli import main
+    from heatproof.workflow.commands.cli import main
 
     return main()
 

@@ -19,9 +19,9 @@ from torch import nn
 
 import heatproof
 from heatproof.errors import HeatproofError
-from heatproof.files.lock import locked_folder
-from heatproof.stores.array_cache import BatchFolder
-from heatproof.stores.manifest import write_checksummed
+from heatproof.store.array_cache import BatchFolder
+from heatproof.store.lock import locked_folder
+from heatproof.store.manifest import write_checksummed
 
 METHODS = ["saliency", {"integrated_gradients": {"steps": 4}}, "random", "attention_rollout"]
 # The seconds are those of the first call.

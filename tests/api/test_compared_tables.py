@@ -9,8 +9,8 @@ import pytest
 
 import heatproof
 from heatproof.errors import HeatproofError
-from heatproof.files.tables import UserTable
 from heatproof.report.tables.score_import import read_scores
+from heatproof.store.table_formats import UserTable
 
 
 def table(metric="sds"):

@@ -11,7 +11,7 @@ import pytest
 import heatproof
 from heatproof.api.inputs.identity import identity_of
 from heatproof.errors import HeatproofError
-from heatproof.stores import array_cache as batches
+from heatproof.store import array_cache as batches
 
 ONE, OTHER = "images.sum(1)", "images.sum(1) * 2"
 FUNCTION = "def method(model, images, targets):\n    return "

@@ -9,9 +9,9 @@ import torch
 
 import heatproof
 from heatproof.errors import HeatproofError
-from heatproof.files import writing
-from heatproof.files.reading import user_path
-from heatproof.files.tables import read_user_table
+from heatproof.store import writing
+from heatproof.store.reading import user_path
+from heatproof.store.table_formats import read_user_table
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -12,10 +12,10 @@ import pytest
 import yaml
 import zarr
 
-from heatproof.config.files import read_config
-from heatproof.config.schema import normalise
 from heatproof.explainers.registry import EXPLAINERS
 from heatproof.metrics.registry import METRICS
+from heatproof.workflow.config.files import read_config
+from heatproof.workflow.config.schema import normalise
 
 ROOT = Path(__file__).parents[2]
 CURVES = "curves/parts/net/finetuned/saliency/deletion-0123abcd.zarr"

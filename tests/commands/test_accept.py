@@ -7,16 +7,16 @@ from importlib import import_module
 import pytest
 from toy_project import BASE
 
-from heatproof.commands import accept as accepting
-from heatproof.config.files import merge
 from heatproof.core import provenance
 from heatproof.core.provenance import Key
 from heatproof.core.specs import Runtime
 from heatproof.datasets.checks import open_dataset
 from heatproof.datasets.probe_images import probe_rows
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
-from heatproof.stores.manifest import read_checksummed
+from heatproof.store.manifest import read_checksummed
+from heatproof.workflow.commands import accept as accepting
+from heatproof.workflow.config.files import merge
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 from heatproof.workflow.reconcile import Results
 
 MACHINE = Runtime(4, 1, "cpu")

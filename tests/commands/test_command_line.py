@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 from jobs import job_process, spec_file
 
-from heatproof.commands.cli import main
 from heatproof.core.provenance import Key, as_json
 from heatproof.core.specs import DatasetSpec
-from heatproof.stages.prepare import Prepare
 from heatproof.workflow import job
+from heatproof.workflow.commands.cli import main
+from heatproof.workflow.stages.prepare import Prepare
 
 DATASET = DatasetSpec("digits", "heatproof.datasets.digits", {}, 0, "digits", Key("config", "code"))
-PREPARE = "heatproof.stages.prepare:Prepare"
+PREPARE = "heatproof.workflow.stages.prepare:Prepare"
 SLOW = """
 import time
 from heatproof.datasets.digits import digits

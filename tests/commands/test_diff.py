@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heatproof.commands.cli import main
-from heatproof.commands.diff import diff
 from heatproof.core.provenance import Key
 from heatproof.errors import HeatproofError
-from heatproof.stores.manifest import write_manifest
+from heatproof.store.manifest import write_manifest
+from heatproof.workflow.commands.cli import main
+from heatproof.workflow.commands.diff import diff
 
 METHODS = [f"method{number:02d}" for number in range(20)]
 

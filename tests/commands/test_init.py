@@ -9,17 +9,17 @@ import torch
 import yaml
 from PIL import Image
 
-from heatproof.commands.init import _grids, init
-from heatproof.config.files import read_config
 from heatproof.core.grids import divides
 from heatproof.core.input_facts import InputFacts
 from heatproof.errors import HeatproofError
-from heatproof.files.publishing import escaped
-from heatproof.files.strict_yaml import read_mapping
 from heatproof.models.network import build_network
 from heatproof.models.registry import ModelSpec
-from heatproof.plan.validate import make_plan
+from heatproof.store.publishing import escaped
+from heatproof.store.strict_yaml import read_mapping
 from heatproof.workflow.check import check_config
+from heatproof.workflow.commands.init import _grids, init
+from heatproof.workflow.config.files import read_config
+from heatproof.workflow.plan.validate import make_plan
 
 
 @pytest.fixture
@@ -288,7 +288,7 @@ def test_images_without_any_patch_grid_are_refused():
 
 def test_rows_and_columns_are_written_into_a_config(photos, tmp_path, monkeypatch):
     odd = InputFacts(size=(64, 81))
-    monkeypatch.setattr("heatproof.commands.init.facts_of", lambda settings: (odd, True))
+    monkeypatch.setattr("heatproof.workflow.commands.init.facts_of", lambda settings: (odd, True))
     init("photos", "cifar_resnet20")
     config = yaml.safe_load((tmp_path / "mine.yaml").read_text())
     assert config["drops"]["grids"] == [[4, 3]]

@@ -8,14 +8,14 @@ import pytest
 import torch
 from PIL import Image
 
-from heatproof.commands.init import init
-from heatproof.config.files import read_config
 from heatproof.errors import HeatproofError
-from heatproof.files.strict_yaml import read_mapping
 from heatproof.models.network import build_network
 from heatproof.models.registry import ModelSpec
-from heatproof.plan.validate import make_plan
+from heatproof.store.strict_yaml import read_mapping
 from heatproof.workflow.check import check_config
+from heatproof.workflow.commands.init import init
+from heatproof.workflow.config.files import read_config
+from heatproof.workflow.plan.validate import make_plan
 
 CLASSES = ("bee", "cat", "dog", "emu", "fox")
 NETWORK = """

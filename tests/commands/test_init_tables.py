@@ -7,13 +7,13 @@ import pytest
 import yaml
 from PIL import Image
 
-from heatproof.commands.cli import main
-from heatproof.commands.init import init
-from heatproof.config.files import read_config
 from heatproof.datasets.image_folder import image_folder
 from heatproof.errors import HeatproofError
-from heatproof.plan.validate import make_plan
 from heatproof.workflow.check import check_config
+from heatproof.workflow.commands.cli import main
+from heatproof.workflow.commands.init import init
+from heatproof.workflow.config.files import read_config
+from heatproof.workflow.plan.validate import make_plan
 
 COUNT = 40
 

@@ -4,13 +4,13 @@ import sys
 import pytest
 import yaml
 
-from heatproof.commands.list_names import print_names
-from heatproof.config.files import default_config, workflow_folder
 from heatproof.datasets.registry import DATASETS
 from heatproof.explainers.registry import EXPLAINERS
 from heatproof.metrics.registry import METRICS
 from heatproof.models.registry import ARCHITECTURES
-from heatproof.plan.validate import make_plan
+from heatproof.workflow.commands.list_names import print_names
+from heatproof.workflow.config.files import default_config, workflow_folder
+from heatproof.workflow.plan.validate import make_plan
 
 TABLES = {"datasets": DATASETS, "models": ARCHITECTURES, "explainers": EXPLAINERS, "metrics": METRICS}
 

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heatproof.commands.cli import main
 from heatproof.errors import HeatproofError
 from heatproof.report.tables.ranking import case_names, families_of, rank_table
 from heatproof.report.tables.score_import import read_scores
+from heatproof.workflow.commands.cli import main
 
 METHODS = ("saliency", "saliency_abs", "grad_cam", "rise", "random", "edges")
 MODELS = ("resnet", "vgg", "vit")

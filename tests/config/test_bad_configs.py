@@ -8,10 +8,10 @@ import pytest
 import torch
 import yaml
 
-from heatproof.config.files import default_config, merge
 from heatproof.errors import HeatproofError
-from heatproof.plan.validate import make_plan
 from heatproof.workflow.check import check_config
+from heatproof.workflow.config.files import default_config, merge
+from heatproof.workflow.plan.validate import make_plan
 
 VIT = {"architecture": "small_vit"}
 

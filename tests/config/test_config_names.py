@@ -2,8 +2,8 @@
 
 import pytest
 
-from heatproof.config.files import config_file
 from heatproof.errors import HeatproofError
+from heatproof.workflow.config.files import config_file
 
 
 @pytest.mark.parametrize(

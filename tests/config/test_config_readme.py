@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from heatproof.config.files import default_config, merge
-from heatproof.config.schema import normalise
+from heatproof.workflow.config.files import default_config, merge
+from heatproof.workflow.config.schema import normalise
 
 README = Path(__file__).parents[2] / "config" / "README.md"
 TEXT = README.read_text(encoding="utf-8")

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from heatproof.config.files import default_config, merge
-from heatproof.config.schema import normalise
 from heatproof.core.perturb.baselines import BASELINES
 from heatproof.datasets.registry import DATASETS
 from heatproof.errors import HeatproofError
 from heatproof.explainers.registry import EXPLAINERS
 from heatproof.metrics.registry import METRICS
 from heatproof.models.registry import ARCHITECTURES
-from heatproof.plan.validate import make_plan
 from heatproof.training.loop import Schedule
 from heatproof.workflow.check import check_config
+from heatproof.workflow.config.files import default_config, merge
+from heatproof.workflow.config.schema import normalise
+from heatproof.workflow.plan.validate import make_plan
 
 REPOSITORY = Path(__file__).parents[2]
 # Optional keys without a default.

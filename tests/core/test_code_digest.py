@@ -71,7 +71,7 @@ def test_edits_of_docstrings_comments_and_type_imports_change_no_digest(project,
     edit(project, "src/heatproof/jobs/score.py", '"""Write the scores', '"""Write all the scores')
     edit(
         project,
-        "src/heatproof/files/writing.py",
+        "src/heatproof/store/writing.py",
         "if TYPE_CHECKING:\n",
         "if TYPE_CHECKING:\n    import heatproof.core.grids\n",
     )
@@ -209,7 +209,7 @@ ODD = """
 if typing.TYPE_CHECKING:
     import heatproof.core.grids
 elif TYPE_CHECKING:
-    import heatproof.stores.store
+    import heatproof.store.zarr_store
 else:
     import heatproof.errors
 def only_said():

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from heatproof.config.files import default_config, merge
 from heatproof.errors import HeatproofError
 from heatproof.explainers.registry import EXPLAINERS
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
+from heatproof.workflow.config.files import default_config, merge
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 
 MINE = """
 import functools

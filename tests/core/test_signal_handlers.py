@@ -13,7 +13,7 @@ from jobs import job_process
 from heatproof.core.provenance import as_json
 from heatproof.core.signals import SIGNALS, _runs
 from heatproof.core.specs import DatasetSpec
-from heatproof.stages.prepare import Prepare
+from heatproof.workflow.stages.prepare import Prepare
 
 SENTENCE = (
     "heatproof: The {what} was ended by {name}, for example by a time limit, preemption or a user: run the same "
@@ -32,7 +32,7 @@ def start(folder, body, program=("-m", "heatproof.workflow.job"), **options):
     (folder / "slow.py").write_text("\n".join(["import os, subprocess, sys, time", *lines]))
     prepare_spec = Prepare(dataset=DatasetSpec("slow:dataset", "slow", {}, 0, "x"))
     started = job_process(
-        folder, "heatproof.stages.prepare:Prepare", as_json(prepare_spec), importable=folder, program=program
+        folder, "heatproof.workflow.stages.prepare:Prepare", as_json(prepare_spec), importable=folder, program=program
     )
     job = subprocess.Popen(**started, **options, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert job.stdout.readline() == "in\n"

@@ -10,7 +10,6 @@ import torch
 import yaml
 from PIL import Image
 
-from heatproof.config.files import default_config, merge, read_config
 from heatproof.core.input_facts import InputFacts
 from heatproof.core.perturb.dataset_mean import dataset_options, mean_split
 from heatproof.datasets.image_folder import image_folder
@@ -18,9 +17,10 @@ from heatproof.errors import HeatproofError
 from heatproof.models.expected_accuracy import require_accuracy
 from heatproof.models.network import build_network
 from heatproof.models.registry import ModelSpec
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
 from heatproof.workflow.check import check_config
+from heatproof.workflow.config.files import default_config, merge, read_config
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 
 PAGE = (Path(__file__).parents[2] / "docs/datasets.md").read_text(encoding="utf-8")
 PRINTED = [

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from heatproof.config.files import default_config, merge
 from heatproof.core.dataset import NamesFiles, Split
 from heatproof.core.provenance import Key
 from heatproof.core.specs import DatasetSpec
@@ -17,11 +16,9 @@ from heatproof.datasets.checks import open_dataset
 from heatproof.datasets.lazy import SPLIT_NAMES
 from heatproof.errors import HeatproofError
 from heatproof.jobs.prepare import prepare
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
-from heatproof.stores import source_files as sources
-from heatproof.stores.manifest import read_checksummed
-from heatproof.stores.source_files import (
+from heatproof.store import source_files as sources
+from heatproof.store.manifest import read_checksummed
+from heatproof.store.source_files import (
     STEP,
     TICK,
     file_changes,
@@ -32,6 +29,9 @@ from heatproof.stores.source_files import (
     write_record,
 )
 from heatproof.workflow.changed_data import describe_changes, inspect_data
+from heatproof.workflow.config.files import default_config, merge
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 from heatproof.workflow.start import update_data_records
 
 MANIFEST = "results/datasets/photos.json"

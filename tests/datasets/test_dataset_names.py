@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from heatproof.config.files import default_config, merge
 from heatproof.datasets.checks import open_dataset
 from heatproof.datasets.registry import DATASETS
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import read_json
 from heatproof.jobs.prepare import prepare
-from heatproof.plan.validate import make_plan
+from heatproof.store.reading import read_json
+from heatproof.workflow.config.files import default_config, merge
+from heatproof.workflow.plan.validate import make_plan
 
 PAGE = Path(__file__).parents[2] / "docs" / "datasets.md"
 

@@ -15,10 +15,10 @@ from heatproof.datasets.checks import check_image_files
 from heatproof.datasets.funny_birds import funny_birds
 from heatproof.datasets.registry import DATASETS
 from heatproof.errors import HeatproofError
-from heatproof.estimate import synthetic
 from heatproof.jobs.prepare import prepare
-from heatproof.plan.validate import make_plan
-from heatproof.stores.source_files import read_record, record_path
+from heatproof.store.source_files import read_record, record_path
+from heatproof.workflow.estimate import synthetic
+from heatproof.workflow.plan.validate import make_plan
 
 MANIFEST = "results/datasets/birds.json"
 
@@ -279,7 +279,7 @@ def test_a_config_with_a_metric_of_parts_is_planned(folder):
 
 def test_its_synthetic_stand_in_has_parts():
     options = synthetic.noise_dataset_for("funny_birds", {}, (16, 20))
-    assert options.pop("dataset") == "heatproof.estimate.synthetic:load"
+    assert options.pop("dataset") == "heatproof.workflow.estimate.synthetic:load"
     dataset = synthetic.load(seed=0, **options)
     assert (dataset.num_classes, len(dataset.part_names), options["train_images"]) == (50, 5, 45_000)
     masks = dataset.part_masks("evaluation", 0, 2)

@@ -5,13 +5,13 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from heatproof.config.files import default_config, merge
 from heatproof.core.dataset import HasParts
 from heatproof.datasets._creatures import NAMES, SHAPES, VARIANTS, VARIANTS_EACH, Creature
 from heatproof.datasets.parts import MOST_CLASSES, class_parts, parts
 from heatproof.datasets.registry import DATASETS
 from heatproof.errors import HeatproofError
-from heatproof.plan.validate import make_plan
+from heatproof.workflow.config.files import default_config, merge
+from heatproof.workflow.plan.validate import make_plan
 
 COUNT = 40
 

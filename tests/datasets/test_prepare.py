@@ -11,9 +11,9 @@ from heatproof.core.provenance import Key
 from heatproof.core.specs import DatasetSpec
 from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import read_json
 from heatproof.jobs import prepare as module
 from heatproof.jobs.prepare import prepare
+from heatproof.store.reading import read_json
 
 NAMES = ("train", "validation", "evaluation")
 

@@ -4,11 +4,11 @@ import numpy as np
 import published_formats
 import pytest
 
-from heatproof.config.files import merge
 from heatproof.datasets.checks import open_dataset
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
-from heatproof.stores.manifest import require_manifest
+from heatproof.store.manifest import require_manifest
+from heatproof.workflow.config.files import merge
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 
 CLASSES = {
     "imagenet": ("tench", "crane (n02012849)", "kit fox", "crane (n03126707)"),

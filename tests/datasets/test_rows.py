@@ -15,8 +15,8 @@ from heatproof.datasets.parts import parts
 from heatproof.datasets.rows import as_rows, unwrap_rows
 from heatproof.errors import HeatproofError
 from heatproof.jobs.prepare import prepare
-from heatproof.stores.manifest import read_checksummed
-from heatproof.stores.source_files import read_record, record_path
+from heatproof.store.manifest import read_checksummed
+from heatproof.store.source_files import read_record, record_path
 
 
 def image_id_of(row):

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from heatproof.config.files import default_config, merge, read_config
 from heatproof.core.options import parse_duration
 from heatproof.errors import HeatproofError
-from heatproof.estimate.account import (
+from heatproof.workflow.config.files import default_config, merge, read_config
+from heatproof.workflow.estimate.account import (
     Job,
     Measured,
     cost_by_explainer,
@@ -18,10 +18,10 @@ from heatproof.estimate.account import (
     training_cost,
     wall_time,
 )
-from heatproof.estimate.estimate import _describe_fitting_images, estimate, plan_of
-from heatproof.estimate.measure import Bench, JobCost
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
+from heatproof.workflow.estimate.estimate import _describe_fitting_images, estimate, plan_of
+from heatproof.workflow.estimate.measure import Bench, JobCost
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -166,7 +166,14 @@ def test_the_papers_configs_have_their_cases():
 def make_plan_of(name):
     config = read_config(*(REPOSITORY / "config" / f"{n}.yaml" for n in ("paper", name)))
     datasets = [
-        {next(iter(d)): {"dataset": "heatproof.estimate.synthetic:load", "classes": 10, "size": 32, "train_images": 10}}
+        {
+            next(iter(d)): {
+                "dataset": "heatproof.workflow.estimate.synthetic:load",
+                "classes": 10,
+                "size": 32,
+                "train_images": 10,
+            }
+        }
         for d in config["datasets"]
     ]
     return make_plan({**config, "datasets": datasets})

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from heatproof.commands.cli import main
+from heatproof.workflow.commands.cli import main
 
 
 @pytest.mark.slow

@@ -3,13 +3,13 @@
 import pytest
 from toy_project import BASE
 
-from heatproof.config.files import merge
 from heatproof.core.specs import Runtime
-from heatproof.estimate.child import TimeTraining, TimeWeights
-from heatproof.estimate.estimate import plan_of
-from heatproof.files.writing import write_text
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
+from heatproof.store.writing import write_text
+from heatproof.workflow.config.files import merge
+from heatproof.workflow.estimate.child import TimeTraining, TimeWeights
+from heatproof.workflow.estimate.estimate import plan_of
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 
 CASES = {
     **{task: (task, "label", "linear") for task in ("binary", "multiclass", "multilabel", "regression")},

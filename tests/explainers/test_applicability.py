@@ -7,12 +7,12 @@ import pytest
 from jobs import without_times
 from toy_project import WHERE
 
-from heatproof.config.schema import normalise
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import read_json
 from heatproof.jobs.shards import Shard
-from heatproof.stores.manifest import read_checksummed, write_checksummed
-from heatproof.stores.source_files import read_record, write_record
+from heatproof.store.manifest import read_checksummed, write_checksummed
+from heatproof.store.reading import read_json
+from heatproof.store.source_files import read_record, write_record
+from heatproof.workflow.config.schema import normalise
 
 IG = {"ig": {"explainer": "integrated_gradients", "steps": 12}}
 

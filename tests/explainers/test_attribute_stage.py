@@ -15,11 +15,11 @@ from heatproof.core.provenance import Key
 from heatproof.core.randomness import counter_normal
 from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import read_json
 from heatproof.jobs import attribute as make
 from heatproof.models.network import load_network
-from heatproof.stores.manifest import write_manifest
-from heatproof.stores.stored_maps import stored_maps
+from heatproof.store.manifest import write_manifest
+from heatproof.store.reading import read_json
+from heatproof.store.stored_maps import stored_maps
 
 MINE = {"mine": {"explainer": "toy_plugin:gradient"}}
 NOISY = {"noisy": {"explainer": "toy_plugin:noisy"}}

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from heatproof.config.files import default_config, merge
 from heatproof.core import provenance
 from heatproof.explainers.registry import EXPLAINERS
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
+from heatproof.workflow.config.files import default_config, merge
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 
 FOLDER = Path(provenance.ROOT) / "explainers"
 # The stage, its helpers and the registry, which all maps depend on.

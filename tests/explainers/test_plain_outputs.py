@@ -11,7 +11,7 @@ from heatproof.core.input_facts import InputFacts
 from heatproof.errors import NotApplicable
 from heatproof.explainers._unaltered import require_unaltered_outputs
 from heatproof.explainers.registry import EXPLAINERS, ExplainContext
-from heatproof.files.reading import read_json
+from heatproof.store.reading import read_json
 
 CAMS = [name for name, entry in EXPLAINERS.items() if entry.family == "cam"]
 OF_RULES = ["lrp", "guided_backprop", "deconvolution", "guided_grad_cam", "deep_lift", "deep_shap", "attn_lrp"]

@@ -15,7 +15,7 @@ from heatproof.core.methods import Method
 from heatproof.errors import HeatproofError
 from heatproof.explainers.explaining import convergence_delta, explain_batch
 from heatproof.explainers.registry import EXPLAINERS, explainer
-from heatproof.stores.array_cache import BatchFolder
+from heatproof.store.array_cache import BatchFolder
 
 PROMISED = {name: entry for name, entry in EXPLAINERS.items() if entry.sums_to}
 STEPS = {"steps": 5}

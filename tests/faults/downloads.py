@@ -15,9 +15,9 @@ from injections import KINDS as INJECTIONS
 from injections import Outcome, flip_a_bit
 from toy_workflow import Run, config
 
-from heatproof.plan.folder import Folder
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
+from heatproof.workflow.plan.folder import Folder
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 
 NAMES = ("damaged", "cut short", "cut short, length unsaid", "404", "500", "another page", "gone", "to a file")
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from toy_workflow import Ended, Run
 
-from heatproof.stores.manifest import read_checksummed
+from heatproof.store.manifest import read_checksummed
 
 # Points from which work is left to do: everything that depends on these outputs is removed first.
 BEGIN = ["weights", "maps", "drops", "subsets", "curves", "scores", ""]

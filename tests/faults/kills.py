@@ -36,13 +36,13 @@ import yaml  # noqa: E402
 from jobs import without_times  # noqa: E402
 from snakemake_project import MICRO, REPOSITORY  # noqa: E402
 
-from heatproof.config.files import read_config  # noqa: E402
 from heatproof.core.signals import SIGNALS, _runs  # noqa: E402
-from heatproof.files.reading import read_json  # noqa: E402
-from heatproof.plan.graph import Graph, Job  # noqa: E402
-from heatproof.plan.validate import make_plan  # noqa: E402
-from heatproof.stores.manifest import read_if_intact  # noqa: E402
-from heatproof.stores.source_files import FileRecord, read_record  # noqa: E402
+from heatproof.store.manifest import read_if_intact  # noqa: E402
+from heatproof.store.reading import read_json  # noqa: E402
+from heatproof.store.source_files import FileRecord, read_record  # noqa: E402
+from heatproof.workflow.config.files import read_config  # noqa: E402
+from heatproof.workflow.plan.graph import Graph, Job  # noqa: E402
+from heatproof.workflow.plan.validate import make_plan  # noqa: E402
 
 CONFIG = "micro.yaml"
 KINDS = [

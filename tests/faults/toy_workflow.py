@@ -17,14 +17,14 @@ from jobs import spec_file, without_times
 from ledger import watch
 from toy_project import BASE
 
-from heatproof.config.files import merge
 from heatproof.errors import machine_fault
-from heatproof.files.reading import read_json
-from heatproof.plan.folder import Folder
-from heatproof.plan.graph import Graph, Job
-from heatproof.plan.validate import make_plan
-from heatproof.stores.source_files import read_record
+from heatproof.store.reading import read_json
+from heatproof.store.source_files import read_record
 from heatproof.workflow.changed_data import inspect_data
+from heatproof.workflow.config.files import merge
+from heatproof.workflow.plan.folder import Folder
+from heatproof.workflow.plan.graph import Graph, Job
+from heatproof.workflow.plan.validate import make_plan
 from heatproof.workflow.reconcile import reconcile
 
 CHANGE = {

@@ -15,9 +15,9 @@ from heatproof.core.specs import ShardRange
 from heatproof.errors import HeatproofError
 from heatproof.jobs import shards
 from heatproof.jobs.shards import BACKGROUND_WRITES, Origin, open_shard
-from heatproof.stores import manifest
-from heatproof.stores.source_files import FileRecord, ImagesRead
-from heatproof.stores.store import ArraySpec, read
+from heatproof.store import manifest
+from heatproof.store.source_files import FileRecord, ImagesRead
+from heatproof.store.zarr_store import ArraySpec, read
 
 SPLIT = Split(tuple(f"img-{number:02d}" for number in range(40)), np.arange(40) % 3)
 ARRAYS = {

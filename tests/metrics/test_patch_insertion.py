@@ -11,8 +11,8 @@ from toy_project import Project
 
 import heatproof
 from heatproof.errors import HeatproofError
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 
 SIDE = 8
 

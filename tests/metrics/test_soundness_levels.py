@@ -9,11 +9,11 @@ import torch
 from network_responses import FunctionModule
 
 import heatproof
-from heatproof.config.files import read_config
-from heatproof.config.schema import normalise
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
 from heatproof.stats.table import meta_rank_table
+from heatproof.workflow.config.files import read_config
+from heatproof.workflow.config.schema import normalise
 
 CONFIG = Path(__file__).parents[2] / "config" / "levels.yaml"
 METHODS, SEED = ("best", "noisy", "worst"), 3

@@ -6,11 +6,11 @@ import torch
 from network_responses import FunctionModule
 
 import heatproof
-from heatproof.config.files import merge, read_config
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.soundness import false_attribution
-from heatproof.plan.validate import make_plan
+from heatproof.workflow.config.files import merge, read_config
+from heatproof.workflow.plan.validate import make_plan
 
 # Algorithm 3, line 1, and the config of the published code: start 0.98, end 0.02, step -0.01.
 PAPER = [f"{hundredth / 100:.2f}" for hundredth in range(1, 100)]

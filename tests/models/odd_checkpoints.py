@@ -15,7 +15,7 @@ from heatproof.errors import HeatproofError
 from heatproof.jobs.fetch import check_checkpoint
 from heatproof.models.network import build_network
 from heatproof.models.registry import ModelSpec
-from heatproof.stages.weights import Fetch
+from heatproof.workflow.stages.weights import Fetch
 
 MODEL = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})
 DIGITS = DatasetSpec("digits", "heatproof.datasets.digits", {}, 0, "digits")

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch.nn import functional
 
-from heatproof.config.files import read_config
 from heatproof.errors import HeatproofError
-from heatproof.estimate import synthetic
 from heatproof.jobs.fetch import fetch
 from heatproof.models.network import build_network, load_network
 from heatproof.models.registry import ModelSpec
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
+from heatproof.workflow.config.files import read_config
+from heatproof.workflow.estimate import synthetic
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 
 REPOSITORY = Path(__file__).parents[2]
 NAMES = ("paper", "paper_reproduction", "paper_cifar100")

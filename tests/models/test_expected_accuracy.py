@@ -8,14 +8,14 @@ import torch
 import yaml
 from PIL import Image
 
-from heatproof.config.schema import normalise
 from heatproof.core.dataset import Split
 from heatproof.core.input_facts import IMAGENET, InputFacts
 from heatproof.errors import HeatproofError
 from heatproof.models.expected_accuracy import NORMALISATIONS, describe_accuracy, require_accuracy
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
 from heatproof.workflow.check import check_config
+from heatproof.workflow.config.schema import normalise
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 
 COUNT, SIDE = 64, 32
 FACTS = InputFacts(*IMAGENET)

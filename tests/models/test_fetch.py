@@ -12,11 +12,11 @@ from safetensors.torch import load_file, save_file
 from heatproof.core.provenance import Key
 from heatproof.core.specs import DatasetSpec
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import read_json
 from heatproof.jobs.fetch import check_checkpoint, fetch
 from heatproof.models.network import build_network
 from heatproof.models.registry import ModelSpec
-from heatproof.stages.weights import Fetch
+from heatproof.store.reading import read_json
+from heatproof.workflow.stages.weights import Fetch
 
 MODEL = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})
 DATASET = DatasetSpec("digits", "heatproof.datasets.digits", {}, 0, "digits")

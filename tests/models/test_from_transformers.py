@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from heatproof.config.schema import normalise
 from heatproof.errors import HeatproofError
 from heatproof.jobs.fetch import fetch
 from heatproof.models.network import build_network, load_weights
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
+from heatproof.workflow.config.schema import normalise
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 
 transformers = pytest.importorskip("transformers")
 

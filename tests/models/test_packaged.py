@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from heatproof.config.files import default_config, merge
 from heatproof.core.normalise import normalise
 from heatproof.errors import HeatproofError
 from heatproof.jobs.fetch import fetch
 from heatproof.models.network import load_network
 from heatproof.models.packaged import PACKAGED
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
 from heatproof.workflow.check import check_config
+from heatproof.workflow.config.files import default_config, merge
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 
 CHECKPOINT = "package:efficientnet_lite0"
 LITE = {"architecture": "timm_model", "options": {"name": "tf_efficientnet_lite0"}, "checkpoint": CHECKPOINT}

@@ -64,6 +64,6 @@ def test_other_precisions_change_nothing_on_a_cpu(images, precision):
 
 
 def test_the_default_precision_is_the_first():
-    from heatproof.config.files import default_config
+    from heatproof.workflow.config.files import default_config
 
     assert default_config()["precision"] == PRECISIONS[0]

@@ -6,9 +6,9 @@ import torch
 from toy_project import BASE, NETWORK, WHERE, Project
 
 from heatproof.core.specs import Runtime
-from heatproof.files.reading import read_json
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
+from heatproof.store.reading import read_json
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 
 CONFIG = {"explainers": ["saliency", "random"], "metrics": ["deletion_morf"]}
 

@@ -6,11 +6,11 @@ import os
 import pytest
 from PIL import Image
 
-from heatproof.config.files import default_config, merge
 from heatproof.errors import HeatproofError
 from heatproof.models.from_transformers import transformers_facts
 from heatproof.models.preprocessing import preprocessing, preprocessing_differences
-from heatproof.plan.validate import make_plan
+from heatproof.workflow.config.files import default_config, merge
+from heatproof.workflow.plan.validate import make_plan
 from heatproof.workflow.trial import inspect_image_files
 
 

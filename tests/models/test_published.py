@@ -11,18 +11,18 @@ import torchvision.models
 from safetensors.torch import save_file
 from torchvision.models import get_model_weights
 
-from heatproof.config.files import default_config, merge
 from heatproof.core.layers import find_layer
 from heatproof.core.provenance import Key
 from heatproof.core.specs import DatasetSpec
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import file_digest
 from heatproof.jobs.fetch import fetch
 from heatproof.models.network import build_network, load_weights
 from heatproof.models.published import TIMM_LAYERS, TOKENS, TORCHVISION_LAYERS, timm_facts, torchvision_facts
 from heatproof.models.registry import ARCHITECTURES, ModelSpec
-from heatproof.plan.validate import make_plan
-from heatproof.stages.weights import Fetch
+from heatproof.store.reading import file_digest
+from heatproof.workflow.config.files import default_config, merge
+from heatproof.workflow.plan.validate import make_plan
+from heatproof.workflow.stages.weights import Fetch
 
 DOCS = Path(__file__).parents[2] / "docs" / "models.md"
 # The smallest network of every family, at a size that is quick.

@@ -15,7 +15,7 @@ from heatproof.datasets.image_folder import image_folder
 from heatproof.errors import HeatproofError
 from heatproof.jobs.fetch import check_checkpoint, fetch
 from heatproof.models.registry import ModelSpec
-from heatproof.stages.weights import Fetch
+from heatproof.workflow.stages.weights import Fetch
 
 REAL = Path(os.environ.get("HEATPROOF_REAL", Path(__file__).parents[2].parent / "shared" / "real"))
 # Accuracy before finetuning on JPEG files, whose compression lowers it.

@@ -6,16 +6,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from heatproof.config.files import default_config, merge
 from heatproof.core.specs import Runtime
 from heatproof.errors import HeatproofError
 from heatproof.jobs import train as train_jobs
 from heatproof.jobs.fetch import fetch
 from heatproof.models.network import build_network, find_head, load_weights
 from heatproof.models.registry import ModelSpec
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
 from heatproof.training.loop import Trained
+from heatproof.workflow.config.files import default_config, merge
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 from heatproof.workflow.reconcile import Results
 
 VGG = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})

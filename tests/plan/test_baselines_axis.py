@@ -2,12 +2,12 @@
 
 import pytest
 
-from heatproof.config.files import merge, read_config
 from heatproof.core.perturb.baselines import BASELINES
 from heatproof.errors import HeatproofError
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
-from heatproof.stages.baselines import baseline_cases
+from heatproof.workflow.config.files import merge, read_config
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
+from heatproof.workflow.stages.baselines import baseline_cases
 
 AXIS = ["mean", "background", "neighbours"]
 

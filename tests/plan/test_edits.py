@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from heatproof.config.files import default_config, merge
 from heatproof.core import provenance
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
-from heatproof.stages import methods
+from heatproof.workflow.config.files import default_config, merge
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
+from heatproof.workflow.stages import methods
 
 PAGE = Path(__file__).parents[2] / "docs/reruns.md"
 HEADING = "## After an edit of the code\n"

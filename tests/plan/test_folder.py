@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 import toy_project
 
-from heatproof.config.files import merge
-from heatproof.plan.folder import Folder
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
+from heatproof.workflow.config.files import merge
+from heatproof.workflow.plan.folder import Folder
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 
 WHERE = {"dataset": "toy", "model": "net", "weights": "finetuned"}
 

@@ -6,15 +6,15 @@ import jsonschema
 import pytest
 import yaml
 
-from heatproof.config.files import default_config, merge
 from heatproof.core.options import normalise_grid_options
 from heatproof.core.registry import options_of
 from heatproof.errors import HeatproofError
 from heatproof.explainers.registry import EXPLAINERS
 from heatproof.metrics.registry import METRICS
-from heatproof.plan import comparisons
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
+from heatproof.workflow.config.files import default_config, merge
+from heatproof.workflow.plan import comparisons
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 
 SCHEMA = yaml.safe_load((Path(__file__).parents[2] / "workflow/schemas/config.schema.yaml").read_text(encoding="utf-8"))
 WHERE = {"dataset": "digits", "model": "resnet20", "weights": "finetuned"}

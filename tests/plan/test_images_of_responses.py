@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from heatproof.config.files import default_config, merge
 from heatproof.errors import HeatproofError
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
+from heatproof.workflow.config.files import default_config, merge
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 
 METRICS = ["deletion_morf", "sensitivity_n", {"long": {"metric": "rise_deletion", "images": 90}}]
 

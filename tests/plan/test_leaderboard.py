@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from heatproof.config.files import default_config, merge
 from heatproof.errors import HeatproofError
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
+from heatproof.workflow.config.files import default_config, merge
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 
 LEADERBOARD = {"metrics": ["deletion_morf", "deletion_lerf"], "methods": ["saliency_abs", "input_x_gradient"]}
 BOARD = "results/ranking/leaderboard.csv"

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from heatproof.config.files import merge, read_config
-from heatproof.estimate import synthetic
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
+from heatproof.workflow.config.files import merge, read_config
+from heatproof.workflow.estimate import synthetic
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 
 CONFIG = Path(__file__).parents[2] / "config" / "paper_mas.yaml"
 RISE_AND_MAS = [f"{family}_{kind}" for family in ("rise", "mas") for kind in ("insertion", "deletion", "difference")]

@@ -17,10 +17,10 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from heatproof.config.files import merge, read_config
-from heatproof.estimate import synthetic
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
+from heatproof.workflow.config.files import merge, read_config
+from heatproof.workflow.estimate import synthetic
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs/papers.md").read_text(encoding="utf-8")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from heatproof.config.files import merge, read_config
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
+from heatproof.workflow.config.files import merge, read_config
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 
 CONFIG = Path(__file__).parents[2] / "config"
 CHECKPOINTS = ("resnet20-12fca82f.th", "resnet56-4bfd9763.th")

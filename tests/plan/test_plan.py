@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from heatproof.config.files import default_config, merge, read_config
 from heatproof.core.methods import MethodSpec
 from heatproof.errors import HeatproofError
 from heatproof.explainers.registry import EXPLAINERS
-from heatproof.plan.graph import Graph
-from heatproof.plan.stage import STAGES, Report, load_spec
-from heatproof.plan.validate import make_plan
 from heatproof.workflow import check
+from heatproof.workflow.config.files import default_config, merge, read_config
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.stage import STAGES, Report, load_spec
+from heatproof.workflow.plan.validate import make_plan
 from heatproof.workflow.start import one_file_per_job
 
 ROOT = Path(__file__).parents[2]

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from heatproof.config.files import default_config, merge
-from heatproof.plan import comparisons as checks
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
+from heatproof.workflow.config.files import default_config, merge
+from heatproof.workflow.plan import comparisons as checks
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,13 +5,13 @@ import pytest
 import yaml
 from PIL import Image
 
-from heatproof.commands.init import _fitting, init
-from heatproof.config.files import read_config
 from heatproof.errors import HeatproofError
 from heatproof.models.preprocessing import _sides
 from heatproof.models.published import timm_facts, torchvision_facts
-from heatproof.plan.validate import make_plan
 from heatproof.workflow.check import check_config
+from heatproof.workflow.commands.init import _fitting, init
+from heatproof.workflow.config.files import read_config
+from heatproof.workflow.plan.validate import make_plan
 
 BUILD = """
 from torch import nn

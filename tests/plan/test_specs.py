@@ -15,12 +15,12 @@ from typing import Any, Literal
 import pytest
 import toy_project
 
-from heatproof.config.files import merge, read_config
 from heatproof.core.from_json import as_type
 from heatproof.core.provenance import as_json
-from heatproof.plan.graph import Graph
-from heatproof.plan.stage import STAGES, load_spec
-from heatproof.plan.validate import make_plan
+from heatproof.workflow.config.files import merge, read_config
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.stage import STAGES, load_spec
+from heatproof.workflow.plan.validate import make_plan
 
 ROOT = Path(__file__).parents[2]
 

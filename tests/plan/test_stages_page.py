@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from docutils.core import publish_doctree
 
-from heatproof.plan.graph import Graph
-from heatproof.plan.stage import STAGES
-from heatproof.plan.validate import make_plan
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.stage import STAGES
+from heatproof.workflow.plan.validate import make_plan
 from heatproof.workflow.start import outputs_of
 
 SCRIPT = Path(__file__).parents[2] / "docs/stages.py"

@@ -5,13 +5,13 @@ import sys
 import pytest
 from toy_project import BASE
 
-from heatproof.config.files import merge
 from heatproof.core import provenance
 from heatproof.core.tasks import LOSSES
 from heatproof.errors import HeatproofError
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
 from heatproof.workflow.check import check_config
+from heatproof.workflow.config.files import merge
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 from heatproof.workflow.trial import run_trial
 
 FUNCTION = "task_examples:margin"

@@ -2,10 +2,10 @@
 
 import pytest
 
-from heatproof.config.files import merge, read_config
 from heatproof.errors import HeatproofError
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
+from heatproof.workflow.config.files import merge, read_config
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 
 MINE = {"mine": {"architecture": "cifar_vgg11_bn", "checkpoint": "toy.safetensors"}}
 TRAINED = {"vgg": {"architecture": "cifar_vgg11_bn"}}

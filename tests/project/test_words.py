@@ -44,7 +44,7 @@ FIXED = {
     "src/heatproof/explainers/_attn_lrp.py": {"GATES"},
     "src/heatproof/explainers/_lrp_canonizer.py": {"Gate", "gate"},
     "src/heatproof/plot.py": {"made"},
-    "src/heatproof/stores/manifest.py": {"gate", "gates", "given", "kept"},
+    "src/heatproof/store/manifest.py": {"gate", "gates", "given", "kept"},
     "tests/explainers/definitions.py": {"gate"},
     "tests/explainers/definitions_lrp_cam.py": {"gate"},
     "tests/explainers/test_backprop.py": {

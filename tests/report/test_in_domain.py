@@ -14,8 +14,8 @@ from heatproof.core.randomness import derive_seed, numpy_generator
 from heatproof.metrics.bootstrap import draw_counts
 from heatproof.report.tables import in_domain as report
 from heatproof.report.tables.in_domain import area_under_curve, calibration_error, paired_share, probe_scores
-from heatproof.stores.manifest import read_shard
-from heatproof.stores.store import open_store, read
+from heatproof.store.manifest import read_shard
+from heatproof.store.zarr_store import open_store, read
 
 LEVEL = 0.95
 
@@ -331,7 +331,7 @@ def test_an_edit_changes_only_the_keys_of_stages_that_use_the_code(module, chang
 
 
 def test_the_default_run_has_the_in_domain_table_and_the_scores_do_not_need_it():
-    from heatproof.plan.graph import Graph
+    from heatproof.workflow.plan.graph import Graph
 
     project = Project(".")
     assert "results/in_domain.csv" in Graph(project.plan).targets()

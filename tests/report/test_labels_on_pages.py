@@ -14,7 +14,7 @@ from heatproof.errors import HeatproofError
 from heatproof.jobs.score import select_images
 from heatproof.report.figures.networks import best_over_accuracy, draw_over_accuracy
 from heatproof.report.figures.pictures import label_of
-from heatproof.stores.rows import ScoredRows, scored_rows
+from heatproof.store.rows import ScoredRows, scored_rows
 
 FACTS = {
     "task": "multilabel",

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from heatproof.commands.list_stores import print_stores
 from heatproof.errors import HeatproofError
+from heatproof.workflow.commands.list_stores import print_stores
 
 
 def test_the_listing_has_one_line_per_store(results, capsys):
@@ -41,6 +41,7 @@ def test_an_error_names_a_folder_without_stores(tmp_path):
 
 def test_listing_stores_imports_no_plan():
     """The listing has to be fast in folders with thousands of stores, and needs no config."""
-    program = "import sys, heatproof.commands.list_stores; sys.exit('heatproof.config.schema' in sys.modules)"
+    unwanted = "heatproof.workflow.config.schema"
+    program = f"import sys, heatproof.workflow.commands.list_stores; sys.exit('{unwanted}' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

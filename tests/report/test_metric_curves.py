@@ -5,12 +5,12 @@ import pandas as pd
 import pytest
 from toy_project import Project
 
-from heatproof.config.files import merge, read_config
 from heatproof.core.methods import MethodSpec
 from heatproof.metrics.soundness import soundness_at_levels
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
 from heatproof.report.figures.metric_curves import COLUMNS, SOUNDNESS_LEVELS, draw_metric_curves, line_styles
+from heatproof.workflow.config.files import merge, read_config
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 
 METRICS = [
     {"soundness": {"fractions": [0.2, 0.4, 0.6, 0.8]}},

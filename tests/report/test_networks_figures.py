@@ -3,10 +3,10 @@
 import pandas as pd
 import pytest
 
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
 from heatproof.report.figures.networks import best_over_accuracy, draw_over_accuracy, draw_protocols, protocol_table
 from heatproof.report.figures.registry import FIGURES
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 
 
 def scores(rows):

@@ -7,8 +7,6 @@ import pandas as pd
 import pytest
 
 from heatproof.core.provenance import Key
-from heatproof.files.writing import write_table
-from heatproof.plan.folder import Folder
 from heatproof.report.figures.overview import (
     CAPTION_COLUMNS,
     describe_dual,
@@ -17,8 +15,10 @@ from heatproof.report.figures.overview import (
     overview,
     places_table,
 )
-from heatproof.stages.overview import Overview
-from heatproof.stores.manifest import publish_tables
+from heatproof.store.manifest import publish_tables
+from heatproof.store.writing import write_table
+from heatproof.workflow.plan.folder import Folder
+from heatproof.workflow.stages.overview import Overview
 
 METHODS = ["a", "b", "c", "d", "e", "f"]
 KINDS = {"soundness": "soundness", "completeness": "completeness"}

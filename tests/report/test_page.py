@@ -16,27 +16,27 @@ from PIL import Image
 from tiny_data import COUNT, DATASET, IMAGES, NAMED
 
 from heatproof.claims.judge import COLUMNS as CLAIM_COLUMNS
-from heatproof.config.files import default_config, merge
 from heatproof.core.methods import MethodSpec, all_methods
 from heatproof.core.provenance import Key
 from heatproof.core.sequences import Perturbation
 from heatproof.core.specs import ShardRange
 from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import file_digest
-from heatproof.files.writing import write_table
 from heatproof.jobs.shards import Origin, open_shard
-from heatproof.plan.folder import Folder
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
 from heatproof.report.page import data as page_data
 from heatproof.report.page.data import count_that_fits, low_is_good, mean_curve, title
 from heatproof.report.page.page import group_claims, report_page
 from heatproof.report.results import format_number
-from heatproof.stages.checks import Checks
-from heatproof.stages.pages import PageCurve, PageDataset, PageNetwork, PageTable, ReportPage
-from heatproof.stores.manifest import write_checksummed
-from heatproof.stores.store import ArraySpec
+from heatproof.store.manifest import write_checksummed
+from heatproof.store.reading import file_digest
+from heatproof.store.writing import write_table
+from heatproof.store.zarr_store import ArraySpec
+from heatproof.workflow.config.files import default_config, merge
+from heatproof.workflow.plan.folder import Folder
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
+from heatproof.workflow.stages.checks import Checks
+from heatproof.workflow.stages.pages import PageCurve, PageDataset, PageNetwork, PageTable, ReportPage
 
 RESULTS = Folder()
 FILES = {"page": "results/report/index.html", "gallery": "results/figures/maps.html"}

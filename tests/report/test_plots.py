@@ -6,10 +6,10 @@ from PIL import Image
 
 from heatproof.core.provenance import Key
 from heatproof.errors import HeatproofError
-from heatproof.plan.folder import Folder
 from heatproof.report.figures.plots import draw, draw_variance, method_order
 from heatproof.report.results import draw_figure, read_table
-from heatproof.stages.pages import Figure, ReadTable
+from heatproof.workflow.plan.folder import Folder
+from heatproof.workflow.stages.pages import Figure, ReadTable
 
 PLOT = Figure.paths(Folder(), figure="idsds")
 

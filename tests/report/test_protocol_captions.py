@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heatproof.files.publishing import without_formulas
-from heatproof.plan.comparisons import Compared
-from heatproof.plan.folder import Folder
 from heatproof.report.tables import protocol
 from heatproof.report.tables.protocol import MOST_COLOURS, caption, check_tables, draw_bumps
-from heatproof.stages.checks import Checks
+from heatproof.store.publishing import without_formulas
+from heatproof.workflow.plan.comparisons import Compared
+from heatproof.workflow.plan.folder import Folder
+from heatproof.workflow.stages.checks import Checks
 
 NAMES = [f"method_{number}" for number in range(12)]
 LEVELS = [("logit", "pretrained", "sds", "raw"), ("probability", "pretrained", "sds_probability", "raw")]

@@ -17,9 +17,9 @@ from heatproof.report.tables.scores import (
     score_table,
     with_kinds,
 )
-from heatproof.stages.tables import StoredDrops
-from heatproof.stores.manifest import write_checksummed
-from heatproof.stores.store import ArraySpec, Layout, ensure_metadata
+from heatproof.store.manifest import write_checksummed
+from heatproof.store.zarr_store import ArraySpec, Layout, ensure_metadata
+from heatproof.workflow.stages.tables import StoredDrops
 
 NO_GAPS = pd.DataFrame()
 CASES = [

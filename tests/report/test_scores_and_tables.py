@@ -11,8 +11,8 @@ from scipy.stats import spearmanr
 from heatproof.core.normalise import normalise
 from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import read_json
 from heatproof.models.network import load_network
+from heatproof.store.reading import read_json
 
 GAP = {"odd": {"explainer": "toy_plugin:never_applies"}}
 MINE = {"mine": {"explainer": "toy_plugin:gradient"}}

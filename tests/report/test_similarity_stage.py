@@ -15,13 +15,13 @@ from heatproof.core.normalise import normalise
 from heatproof.core.perturb.channels import channel_counts, channels_of_layers
 from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import read_json
 from heatproof.models.network import load_network
-from heatproof.plan.graph import Graph
 from heatproof.report.tables.similarity import COLUMNS, draw_exciting, shared_images
-from heatproof.stores.manifest import read_checksummed, write_checksummed
-from heatproof.stores.store import open_store, read
+from heatproof.store.manifest import read_checksummed, write_checksummed
+from heatproof.store.reading import read_json
+from heatproof.store.zarr_store import open_store, read
 from heatproof.workflow.check import check_machine
+from heatproof.workflow.plan.graph import Graph
 from heatproof.workflow.reconcile import Results
 
 SMALL = {"architecture": "toy_plugin:network", "cam_layer": "features"}

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heatproof.config.files import default_config
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
 from heatproof.report.figures.sorting import best_first, draw_sorting, index_of_most_scored
+from heatproof.workflow.config.files import default_config
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 
 SCORES = pd.DataFrame(
     [[0.5, 0.9, np.nan, 0.1], [0.5, 0.9, 0.2, 0.1]], index=["insertion", "deletion"], columns=["a", "b_abs", "c", "d"]

@@ -8,7 +8,7 @@ from types import ModuleType
 import pandas as pd
 import pytest
 
-from heatproof.plan.stage import STAGES
+from heatproof.workflow.plan.stage import STAGES
 
 REPOSITORY = Path(__file__).parents[2]
 TEXT = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")

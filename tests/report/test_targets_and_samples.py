@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import read_json
 from heatproof.jobs.score import select_images
+from heatproof.store.reading import read_json
 
 METRICS = ["rise_deletion", "deletion_morf", "sensitivity_n"]
 

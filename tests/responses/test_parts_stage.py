@@ -9,18 +9,18 @@ import yaml
 from toy_project import Project
 
 import heatproof
-from heatproof.config.files import merge
 from heatproof.core.dataset import Split
 from heatproof.core.normalise import normalise
 from heatproof.core.provenance import Key
 from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import read_json
 from heatproof.jobs import respond as run
 from heatproof.models.network import load_network
-from heatproof.plan.validate import make_plan
-from heatproof.stores.store import describe_store, read
+from heatproof.store.reading import read_json
+from heatproof.store.zarr_store import describe_store, read
 from heatproof.workflow.check import check_config
+from heatproof.workflow.config.files import merge
+from heatproof.workflow.plan.validate import make_plan
 
 STORE = "results/parts/toy/net/finetuned.zarr"
 FEW = {"size": 16, "classes": 3, "train_images": 24, "validation_images": 6, "evaluation_images": 12}
@@ -125,7 +125,7 @@ def test_every_output_of_the_rule_is_written(toy):
     inputs = toy.on_network("score", metric="part_deletion").inputs
     assert set(job.outputs) <= set(inputs)
     assert Key.of(read_json(toy.folder / product.manifest)) == product.key
-    assert job.run == "heatproof.stages.responses:Parts"
+    assert job.run == "heatproof.workflow.stages.responses:Parts"
 
 
 def test_all_metrics_over_parts_share_one_store(toy):

@@ -11,14 +11,14 @@ import torch
 from toy_project import BASE
 
 import heatproof
-from heatproof.config.files import merge
 from heatproof.core.specs import Runtime
-from heatproof.files.reading import read_json
 from heatproof.jobs import respond as respond_module
 from heatproof.metrics.registry import METRICS
 from heatproof.models.network import load_network
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
+from heatproof.store.reading import read_json
+from heatproof.workflow.config.files import merge
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 
 IMAGES, SIDE = 8, 12
 # Passes of the check for randomness and batch dependence: four images in a batch, and two of them alone.

@@ -295,7 +295,7 @@ def read_and_report(seconds: int) -> None:
     from heatproof.jobs.fetch import check_checkpoint
     from heatproof.models import saved_by_torch
     from heatproof.models.registry import ModelSpec
-    from heatproof.stages.weights import Fetch
+    from heatproof.workflow.stages.weights import Fetch
 
     model = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})
     saved_by_torch.SECONDS = seconds

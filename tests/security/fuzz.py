@@ -132,8 +132,8 @@ def stores(folder: Path) -> dict[str, Case]:
     from test_received_stores import ARRAYS, make
 
     from heatproof.core.provenance import digest
-    from heatproof.files.reading import file_digest
-    from heatproof.stores.store import describe_store, read
+    from heatproof.store.reading import file_digest
+    from heatproof.store.zarr_store import describe_store, read
 
     store = make(folder / "results/maps/s.zarr")
     files = [path for path in [*store.rglob("*"), *store.parent.glob("*.json")] if path.is_file()]
@@ -183,7 +183,7 @@ def stores(folder: Path) -> dict[str, Case]:
 
 def manifests(folder: Path) -> dict[str, Case]:
     from heatproof.core.provenance import Key
-    from heatproof.stores.manifest import (
+    from heatproof.store.manifest import (
         read_if_intact,
         read_shard,
         require_manifest,
@@ -224,9 +224,9 @@ def manifests(folder: Path) -> dict[str, Case]:
 
 
 def configs(folder: Path) -> dict[str, Case]:
-    from heatproof.config.files import default_config, merge, read_config
-    from heatproof.plan.graph import Graph
-    from heatproof.plan.validate import make_plan
+    from heatproof.workflow.config.files import default_config, merge, read_config
+    from heatproof.workflow.plan.graph import Graph
+    from heatproof.workflow.plan.validate import make_plan
 
     texts = [(HERE.parents[1] / f"config/{name}.yaml").read_bytes() for name in ("quick", "config", "parts")]
     trees = [yaml.safe_load(text) for text in texts]

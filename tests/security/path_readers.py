@@ -52,18 +52,18 @@ NO_DIGEST = (".tsv", ".log", ".lock", ".last_run.json", ".target")
 # The modules that the readers import, so that the child processes share them.
 MODULES = (
     "heatproof.api.results",
-    "heatproof.commands.bundle",
-    "heatproof.commands.cli",
-    "heatproof.commands.diff",
-    "heatproof.commands.list_stores",
-    "heatproof.commands.prune",
-    "heatproof.commands.run",
-    "heatproof.plan.graph",
+    "heatproof.workflow.commands.bundle",
+    "heatproof.workflow.commands.cli",
+    "heatproof.workflow.commands.diff",
+    "heatproof.workflow.commands.list_stores",
+    "heatproof.workflow.commands.prune",
+    "heatproof.workflow.commands.run",
+    "heatproof.workflow.plan.graph",
     "heatproof.stats.per_image",
     "heatproof.report.figures.map_figure",
     "heatproof.report.tables.ranking",
-    "heatproof.stores.lazy",
-    "heatproof.stores.store",
+    "heatproof.store.lazy",
+    "heatproof.store.zarr_store",
     "heatproof.workflow.last_run",
     "heatproof.workflow.reconcile",
 )
@@ -123,7 +123,7 @@ def _plain(value: object) -> str:
 
 
 def ranked(*paths: str) -> Result:
-    from heatproof.commands.cli import rank
+    from heatproof.workflow.commands.cli import rank
 
     with tempfile.TemporaryDirectory() as out:
         result = {"rank": output_of(lambda: rank(*paths, out=out, lower=(), seed=0)).replace(out, "OUT")}
@@ -132,19 +132,19 @@ def ranked(*paths: str) -> Result:
 
 
 def differing(before: str, two: str) -> Result:
-    from heatproof.commands.diff import diff
+    from heatproof.workflow.commands.diff import diff
 
     return {"diff": output_of(lambda: diff(before, two))}
 
 
 def verifying(path: str) -> Result:
-    from heatproof.commands.bundle import verify
+    from heatproof.workflow.commands.bundle import verify
 
     return {"verify": output_of(lambda: verify(path))}
 
 
 def bundled() -> Result:
-    from heatproof.commands.bundle import bundle
+    from heatproof.workflow.commands.bundle import bundle
 
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run.zip"
@@ -153,19 +153,19 @@ def bundled() -> Result:
 
 
 def statuses() -> Result:
-    from heatproof.commands.run import status
+    from heatproof.workflow.commands.run import status
 
     return {"status": output_of(lambda: status(["micro.yaml"])), "last": output_of(lambda: status([]))}
 
 
 def pruned() -> Result:
-    from heatproof.commands.prune import prune
+    from heatproof.workflow.commands.prune import prune
 
     return {"prune": output_of(lambda: prune("micro.yaml"))}
 
 
 def stores() -> Result:
-    from heatproof.commands.list_stores import print_stores
+    from heatproof.workflow.commands.list_stores import print_stores
 
     return {kind: output_of(lambda kind=kind: print_stores(f"results/{kind}")) for kind in ("maps", "drops")}
 

@@ -22,9 +22,9 @@ from heatproof.jobs.fetch import check_checkpoint
 from heatproof.models.network import build_network, load_weights
 from heatproof.models.registry import ModelSpec
 from heatproof.models.weights_file import read_state
-from heatproof.stages.weights import Fetch
 from heatproof.training.journal import Journal
 from heatproof.training.loop import Examples, TrainingRun, fit
+from heatproof.workflow.stages.weights import Fetch
 
 ROOT = Path(heatproof.__file__).parent
 MODEL = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})

@@ -12,7 +12,7 @@ from heatproof.errors import HeatproofError
 from heatproof.jobs import fetch
 from heatproof.jobs.fetch import check_checkpoint
 from heatproof.models.registry import ModelSpec
-from heatproof.stages.weights import Fetch
+from heatproof.workflow.stages.weights import Fetch
 
 MODEL = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})
 DATASET = DatasetSpec("digits", "heatproof.datasets.digits", {}, seed=0, name="digits")

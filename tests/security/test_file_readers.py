@@ -1,4 +1,4 @@
-"""Only `heatproof.files.reading` opens files from untrusted sources; other modules that open files need a reason."""
+"""Only `heatproof.store.reading` opens files from untrusted sources; other modules that open files need a reason."""
 
 import ast
 from pathlib import Path
@@ -96,5 +96,5 @@ def test_only_files_reading_and_modules_with_reasons_open_files():
 
 
 def test_the_search_finds_calls_that_open_files():
-    code = "from heatproof.files.reading import read_bytes\nopen(p)\np.read_text()\nread_bytes(p)\npd.read_csv(p)"
+    code = "from heatproof.store.reading import read_bytes\nopen(p)\np.read_text()\nread_bytes(p)\npd.read_csv(p)"
     assert [call.rpartition(" ")[2] for call in openings(ast.parse(code))] == ["open", "p.read_text", "pd.read_csv"]

@@ -7,7 +7,6 @@ import types
 
 import pytest
 
-from heatproof.config.files import default_config, merge
 from heatproof.core.options import _expected, check_options
 from heatproof.core.perturb.baselines import BASELINES
 from heatproof.datasets.registry import DATASETS
@@ -15,7 +14,8 @@ from heatproof.errors import HeatproofError
 from heatproof.explainers.registry import EXPLAINERS
 from heatproof.metrics.registry import METRICS
 from heatproof.models.registry import ARCHITECTURES
-from heatproof.plan.validate import make_plan
+from heatproof.workflow.config.files import default_config, merge
+from heatproof.workflow.plan.validate import make_plan
 
 INF, NAN = float("inf"), float("nan")
 

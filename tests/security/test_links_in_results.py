@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from heatproof.config.files import default_config
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import file_digest, read_result_bytes, refuse_links, refuse_links_in, resolve_user_folder
-from heatproof.files.writing import write_text
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
-from heatproof.stores.manifest import touch, verified_bytes, verified_path, write_manifest
+from heatproof.store.manifest import touch, verified_bytes, verified_path, write_manifest
+from heatproof.store.reading import file_digest, read_result_bytes, refuse_links, refuse_links_in, resolve_user_folder
+from heatproof.store.writing import write_text
 from heatproof.workflow import start as workflow
+from heatproof.workflow.config.files import default_config
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 from heatproof.workflow.reconcile import Results, _set_times
 
 
@@ -70,7 +70,7 @@ def test_times_and_bytes_behind_a_link_are_unchanged(outside):
 
 def test_an_error_names_a_listed_file_that_became_a_link(outside):
     from heatproof.core.provenance import Key
-    from heatproof.plan.stage import Product
+    from heatproof.workflow.plan.stage import Product
 
     Path("results/a.csv").write_text("private")
     write_manifest("results/a.json", ["results/a.csv"], spec_key=Key("a", "b"), key="c")

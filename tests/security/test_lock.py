@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from heatproof.errors import HeatproofError
-from heatproof.files.lock import LOCK, lock_folder, unlock_folder
-from heatproof.files.writing import file_lock
+from heatproof.store.lock import LOCK, lock_folder, unlock_folder
+from heatproof.store.writing import file_lock
 
 SOMEBODY, GROUP = 65534, 65533
 # Opens a file in any way that is permitted, and takes its lock.

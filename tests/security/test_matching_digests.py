@@ -22,16 +22,16 @@ from heatproof.core.provenance import Key, digest
 from heatproof.datasets.imagenet import _read_devkit
 from heatproof.datasets.label_table import read_label_table
 from heatproof.errors import HeatproofError
-from heatproof.files import reading
-from heatproof.files.reading import file_digest, parse_json
-from heatproof.files.strict_yaml import load
-from heatproof.files.tables import parse_parquet
 from heatproof.report.figures.map_figure import show
 from heatproof.report.stores import dataset_of_store, read_store_info
-from heatproof.stores.lazy import open_lazily
-from heatproof.stores.manifest import CHECKSUM_KEY, read_checksummed, require_manifest, write_manifest
-from heatproof.stores.source_files import read_record, record_files, write_record
-from heatproof.stores.store import ArraySpec, Layout, ensure_metadata, write_shard
+from heatproof.store import reading
+from heatproof.store.lazy import open_lazily
+from heatproof.store.manifest import CHECKSUM_KEY, read_checksummed, require_manifest, write_manifest
+from heatproof.store.reading import file_digest, parse_json
+from heatproof.store.source_files import read_record, record_files, write_record
+from heatproof.store.strict_yaml import load
+from heatproof.store.table_formats import parse_parquet
+from heatproof.store.zarr_store import ArraySpec, Layout, ensure_metadata, write_shard
 
 DIGITS = {"name": "digits", "kind": "digits", "options": {}, "seed": 0}
 MAPS = {"attribution": ArraySpec(("map", "y", "x"), (2, 4, 4))}

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 import heatproof
-from heatproof.config.files import default_config
 from heatproof.core.specs import spec_file_name
-from heatproof.plan.validate import make_plan
+from heatproof.workflow.config.files import default_config
+from heatproof.workflow.plan.validate import make_plan
 from heatproof.workflow.start import JOB_COMMAND, job_environment
 
 SOURCE = Path(heatproof.__file__).parents[1]
 # A user's module, as a job imports it.
 STAGE = """
-from heatproof.plan.stage import Stage, stage
+from heatproof.workflow.plan.stage import Stage, stage
 
 
 @stage("work")
@@ -78,10 +78,10 @@ NO_STAGES = {
     "a module on PYTHONPATH that the config does not name": "my_code:Work",
     "a program": "os:system",
     "a class that is no stage": "heatproof.core.specs:Runtime",
-    "no stage of its own": "heatproof.plan.stage:Stage",
-    "a function of a stage's module": "heatproof.stages.prepare:prepare",
-    "no module": "heatproof.stages.none:None",
-    "a method": "heatproof.stages.prepare:Prepare.work",
+    "no stage of its own": "heatproof.workflow.plan.stage:Stage",
+    "a function of a stage's module": "heatproof.workflow.stages.prepare:prepare",
+    "no module": "heatproof.workflow.stages.none:None",
+    "a method": "heatproof.workflow.stages.prepare:Prepare.work",
     "nothing": "",
 }
 
@@ -113,7 +113,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=list(CHANGES))
 def test_a_job_refuses_a_spec_that_does_not_match_its_name(received, change):
-    spec = spec_of(received, "heatproof.stages.prepare:Prepare")
+    spec = spec_of(received, "heatproof.workflow.stages.prepare:Prepare")
     content = json.loads((received / spec).read_text())
     (received / spec).write_text(json.dumps(change(content)))
     done = run(received, ["bash", "-c", shell_of_a_job(spec)], **environment_of())

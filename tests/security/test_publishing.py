@@ -23,28 +23,28 @@ from PIL import Image
 from safetensors.torch import save_file
 from toy_project import BASE
 
-from heatproof.commands.cli import main
-from heatproof.commands.list_stores import print_stores
-from heatproof.config.files import default_config, merge
 from heatproof.core.dataset import Split
 from heatproof.core.provenance import Key
 from heatproof.core.specs import Runtime, ShardRange
 from heatproof.errors import HeatproofError
-from heatproof.files.writing import write_table
 from heatproof.jobs.applicability import write_applicability
 from heatproof.jobs.fetch import fetch
 from heatproof.jobs.shards import Origin, open_shard
 from heatproof.models.network import build_network
 from heatproof.models.registry import ModelSpec
-from heatproof.plan.folder import Folder
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
 from heatproof.report.figures.map_figure import show
-from heatproof.stages.weights import FetchStart
-from heatproof.stores.manifest import write_manifest
-from heatproof.stores.store import ArraySpec
+from heatproof.store.manifest import write_manifest
+from heatproof.store.writing import write_table
+from heatproof.store.zarr_store import ArraySpec
+from heatproof.workflow.commands.cli import main
+from heatproof.workflow.commands.list_stores import print_stores
+from heatproof.workflow.config.files import default_config, merge
 from heatproof.workflow.job import run_and_report_errors
+from heatproof.workflow.plan.folder import Folder
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 from heatproof.workflow.reconcile import Results
+from heatproof.workflow.stages.weights import FetchStart
 from heatproof.workflow.terminal import print_failure, print_results
 
 SECRETS = ("alice", "hunter2", "SECRET", "fragment")
@@ -257,7 +257,7 @@ PLACES = {
 
 @pytest.mark.parametrize(("text", "published"), PLACES.items())
 def test_published_text_has_no_local_path(text, published):
-    from heatproof.files.publishing import public
+    from heatproof.store.publishing import public
 
     assert public({"options": {"root": [text, 3]}}) == {"options": {"root": [published, 3]}}
     assert public({text: 1}) == {published: 1}
@@ -265,7 +265,7 @@ def test_published_text_has_no_local_path(text, published):
 
 
 def test_options_that_keep_a_secret_are_published_without_it():
-    from heatproof.files.publishing import public
+    from heatproof.store.publishing import public
 
     options = {"hf_token": "SECRET", "api-key": "SECRET", "password": "", "prefix_tokens": 5, "tokenizer": "bert"}
     assert public(options) == {**options, "hf_token": "…", "api-key": "…"}
@@ -455,7 +455,7 @@ def test_control_characters_of_logs_and_errors_are_not_printed(tmp_path, monkeyp
 
 
 def test_ordinary_text_is_not_changed():
-    from heatproof.files.publishing import escaped
+    from heatproof.store.publishing import escaped
 
     text = "κ 0.5 ± 0.1\n16×16\tDrähte – 日本語 …/photos"
     assert escaped(text) == text
@@ -513,7 +513,7 @@ def test_names_that_are_not_utf8_are_listed(tmp_path, monkeypatch):
     ],
 )
 def test_secrets_in_quoted_headers_and_mappings_are_removed(text):
-    from heatproof.files.publishing import public
+    from heatproof.store.publishing import public
 
     assert "TOK3N" not in public(text)
     assert public(public(text)) == public(text)
@@ -521,13 +521,13 @@ def test_secrets_in_quoted_headers_and_mappings_are_removed(text):
 
 @pytest.mark.parametrize("text", ["the class-token: one", "{'tokens': 'words'}", "no option 'token': leave it out"])
 def test_texts_that_only_mention_tokens_are_unchanged(text):
-    from heatproof.files.publishing import public
+    from heatproof.store.publishing import public
 
     assert public(text) == text
 
 
 def test_an_option_that_authorizes_is_a_secret():
-    from heatproof.files.publishing import public
+    from heatproof.store.publishing import public
 
     assert public({"authorization": "TOK3N"}) == {"authorization": "…"}
 
@@ -538,7 +538,7 @@ def test_an_option_that_authorizes_is_a_secret():
 def test_the_time_to_publish_a_long_text_is_limited(text):
     import time
 
-    from heatproof.files.publishing import public
+    from heatproof.store.publishing import public
 
     began = time.monotonic()
     assert public(text) == text

@@ -16,13 +16,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heatproof.commands import bundle
-from heatproof.commands.cli import main
-from heatproof.commands.diff import diff
 from heatproof.core.provenance import Key, digest
 from heatproof.errors import HeatproofError
 from heatproof.report.tables.score_import import read_scores
-from heatproof.stores.manifest import CHECKSUM_KEY, write_manifest
+from heatproof.store.manifest import CHECKSUM_KEY, write_manifest
+from heatproof.workflow.commands import bundle
+from heatproof.workflow.commands.cli import main
+from heatproof.workflow.commands.diff import diff
 
 KEY = Key("config", "code")
 CONFIG = {"metrics": {"ids": {}}, "target": "label", "drops": {"grids": [4]}}

@@ -15,12 +15,20 @@ from jobs import write_listed
 
 from heatproof.core.provenance import digest
 from heatproof.errors import HeatproofError
-from heatproof.files import lock
-from heatproof.files.lock import lock_folder, unlock_folder
-from heatproof.files.reading import file_digest, read_json
-from heatproof.files.writing import atomic_write, write_json
-from heatproof.stores.manifest import CHECKSUM_KEY, read_checksummed, require_manifest, touch, write_checksummed
-from heatproof.stores.store import ArraySpec, Layout, describe_store, ensure_metadata, open_store, read, unpacked_bytes
+from heatproof.store import lock
+from heatproof.store.lock import lock_folder, unlock_folder
+from heatproof.store.manifest import CHECKSUM_KEY, read_checksummed, require_manifest, touch, write_checksummed
+from heatproof.store.reading import file_digest, read_json
+from heatproof.store.writing import atomic_write, write_json
+from heatproof.store.zarr_store import (
+    ArraySpec,
+    Layout,
+    describe_store,
+    ensure_metadata,
+    open_store,
+    read,
+    unpacked_bytes,
+)
 
 IDS = [f"img-{number}" for number in range(6)]
 ARRAYS = {

@@ -18,9 +18,9 @@ from PIL import Image
 from waiting import finished
 
 import heatproof
-from heatproof.commands.run import refuse_code_of_snakemake
-from heatproof.config.files import default_config, read_config
 from heatproof.errors import HeatproofError
+from heatproof.workflow.commands.run import refuse_code_of_snakemake
+from heatproof.workflow.config.files import default_config, read_config
 from heatproof.workflow.start import refuse_packages_of_folder, remove_specs
 
 SOURCE = Path(heatproof.__file__).parents[1]

@@ -6,9 +6,9 @@ import pandas as pd
 from heatproof.claims.evidence import Case, Evidence, Model, Resampling
 from heatproof.core.methods import Method
 from heatproof.metrics.bootstrap import bootstrap_means
-from heatproof.plan.comparisons import Compared
 from heatproof.report.tables.protocol import check_tables
-from heatproof.stages.checks import Checks
+from heatproof.workflow.plan.comparisons import Compared
+from heatproof.workflow.stages.checks import Checks
 
 METHODS = [f"method_{number}" for number in range(6)]
 NETWORK = {"dataset": "digits", "model": "net", "weights": "pretrained"}

@@ -5,10 +5,10 @@ import torch
 
 from heatproof.core.randomness import derive_seed
 from heatproof.datasets.checks import open_dataset
-from heatproof.files.reading import read_json
 from heatproof.jobs import train as train_jobs
 from heatproof.models.network import build_network
 from heatproof.models.weights_file import read_safetensors
+from heatproof.store.reading import read_json
 
 
 def test_zero_epochs_keep_the_initial_weights(project):

@@ -14,12 +14,12 @@ from jobs import job_process
 from toy_project import Project
 
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import read_json
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
-from heatproof.stores.manifest import read_if_intact
+from heatproof.store.manifest import read_if_intact
+from heatproof.store.reading import read_json
 from heatproof.training import in_domain
 from heatproof.training.journal import Journal
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 from heatproof.workflow.reconcile import Results
 
 FOLDER = "results/weights/toy/net"

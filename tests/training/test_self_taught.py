@@ -7,12 +7,12 @@ from safetensors.torch import load_file
 from torch.nn import functional
 from toy_project import Project
 
-from heatproof.config.schema import normalise
 from heatproof.errors import HeatproofError
 from heatproof.jobs import train as train_jobs
 from heatproof.training import in_domain
 from heatproof.training.loop import Examples
 from heatproof.training.losses import compute_loss
+from heatproof.workflow.config.schema import normalise
 
 OWN_LABELS = {"finetuning": {"labels": "own", "epochs": 2}}
 

@@ -11,10 +11,10 @@ from heatproof.core.normalise import normalise
 from heatproof.core.provenance import Key
 from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import read_json
 from heatproof.jobs import train as train_jobs
 from heatproof.models.network import load_network
-from heatproof.stores.manifest import write_manifest
+from heatproof.store.manifest import write_manifest
+from heatproof.store.reading import read_json
 from heatproof.training import in_domain
 from heatproof.training.loop import Trained
 

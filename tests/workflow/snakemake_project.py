@@ -14,7 +14,7 @@ import preloaded
 import yaml
 from jobs import without_times
 
-from heatproof.files.reading import read_json
+from heatproof.store.reading import read_json
 
 REPOSITORY = Path(__file__).parents[2]
 TABLE = "results/idsds_table.csv"

@@ -8,10 +8,10 @@ import zipfile
 import pytest
 import yaml
 
-from heatproof.commands import bundle
 from heatproof.core.provenance import digest
 from heatproof.errors import HeatproofError
-from heatproof.stores.manifest import CHECKSUM_KEY
+from heatproof.store.manifest import CHECKSUM_KEY
+from heatproof.workflow.commands import bundle
 
 pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 

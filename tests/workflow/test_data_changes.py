@@ -17,7 +17,7 @@ from PIL import Image
 from snakemake_project import MICRO, REPOSITORY, TABLE, Project, clone
 
 from heatproof.datasets.probe_images import probe_rows
-from heatproof.files.reading import read_json
+from heatproof.store.reading import read_json
 
 pytestmark = pytest.mark.workflow
 

@@ -10,14 +10,12 @@ import pandas as pd
 import pytest
 import torch
 
-from heatproof.commands import cli
 from heatproof.core.provenance import Key
 from heatproof.errors import HeatproofError, machine_fault
-from heatproof.files import writing as files
-from heatproof.files.writing import atomic_write, write_text
 from heatproof.models.network import load_weights, save_weights
-from heatproof.stores import store
-from heatproof.stores.manifest import (
+from heatproof.store import writing as files
+from heatproof.store import zarr_store as store
+from heatproof.store.manifest import (
     CHECKSUM_KEY,
     key_with_inputs,
     read_checksummed,
@@ -25,9 +23,11 @@ from heatproof.stores.manifest import (
     verified_path,
     write_manifest,
 )
-from heatproof.stores.store import ArraySpec, Layout, ensure_metadata, read, write_shard
-from heatproof.stores.tables import read_parquet
+from heatproof.store.result_tables import read_parquet
+from heatproof.store.writing import atomic_write, write_text
+from heatproof.store.zarr_store import ArraySpec, Layout, ensure_metadata, read, write_shard
 from heatproof.workflow import start as workflow
+from heatproof.workflow.commands import cli
 
 FAULTS = {
     "full": (OSError(errno.ENOSPC, "No space left on device", "a/b"), "The disk is full at a/b"),
@@ -79,7 +79,7 @@ def test_the_command_line_reports_a_fault_of_the_machine(monkeypatch, capsys):
     def fails(**options):
         raise OSError(errno.ENOSPC, "No space left on device", "results/x")
 
-    monkeypatch.setattr("heatproof.commands.list_names.print_names", fails)
+    monkeypatch.setattr("heatproof.workflow.commands.list_names.print_names", fails)
     assert cli.main(["list", "models"]) == 1
     assert capsys.readouterr().err.startswith("heatproof: The disk is full at results/x")
 

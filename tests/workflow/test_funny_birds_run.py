@@ -10,7 +10,7 @@ from PIL import Image
 from snakemake_project import MICRO, Project, clone
 
 from heatproof.metrics.parts import part_deletion
-from heatproof.stores.store import read
+from heatproof.store.zarr_store import read
 
 sys.path.append(str(Path(__file__).parents[1] / "data"))
 

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import spearmanr
 from snakemake_project import MICRO, Project, clone
 
-from heatproof.stores.store import read
+from heatproof.store.zarr_store import read
 
 pytestmark = [pytest.mark.slow, pytest.mark.workflow]
 

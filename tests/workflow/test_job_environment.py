@@ -2,8 +2,8 @@
 
 import pytest
 
-from heatproof.config.files import default_config
-from heatproof.plan.validate import make_plan
+from heatproof.workflow.config.files import default_config
+from heatproof.workflow.plan.validate import make_plan
 from heatproof.workflow.start import MALLOC, job_environment
 
 

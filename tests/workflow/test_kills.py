@@ -15,8 +15,8 @@ import psutil
 import pytest
 from snakemake_project import MICRO, TABLE, Project, clone
 
-from heatproof.files.reading import read_json
-from heatproof.stores.manifest import read_if_intact
+from heatproof.store.manifest import read_if_intact
+from heatproof.store.reading import read_json
 
 pytestmark = pytest.mark.workflow
 

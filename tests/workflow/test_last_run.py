@@ -8,12 +8,12 @@ import preloaded
 import pytest
 import yaml
 
-from heatproof.commands.run import report, status
-from heatproof.config.files import read_config, workflow_folder
 from heatproof.errors import HeatproofError
-from heatproof.plan.stage import STAGES
-from heatproof.stores.manifest import write_checksummed
+from heatproof.store.manifest import write_checksummed
+from heatproof.workflow.commands.run import report, status
+from heatproof.workflow.config.files import read_config, workflow_folder
 from heatproof.workflow.last_run import RECORD, load_named_or_last, record_run
+from heatproof.workflow.plan.stage import STAGES
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import pandas as pd
 import published_formats
 import pytest
 
-from heatproof.commands.cli import main
-from heatproof.config.files import merge, read_config
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
+from heatproof.workflow.commands.cli import main
+from heatproof.workflow.config.files import merge, read_config
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 
 CONFIG = Path(__file__).parents[2] / "config"
 METHODS = ["saliency_abs", "input_x_gradient", "integrated_gradients", "guided_backprop"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import heatproof
-from heatproof.stores.store import read
+from heatproof.store.zarr_store import read
 
 
 @pytest.mark.slow

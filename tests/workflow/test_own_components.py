@@ -11,17 +11,17 @@ import torch
 import yaml
 from PIL import Image
 
-from heatproof.config.files import read_config
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS, metric
 from heatproof.metrics.responses.patches import Patches
 from heatproof.models.network import build_network
 from heatproof.models.registry import ModelSpec
-from heatproof.plan.graph import Graph
-from heatproof.plan.validate import make_plan
 from heatproof.report.figures import montage, sorting
-from heatproof.stores.manifest import read_checksummed
+from heatproof.store.manifest import read_checksummed
 from heatproof.workflow.check import check_config
+from heatproof.workflow.config.files import read_config
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.validate import make_plan
 from heatproof.workflow.start import check_before_start
 
 HERE = "test_own_components"

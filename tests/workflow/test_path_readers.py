@@ -24,8 +24,8 @@ from path_readers import output_of, run_in_a_process  # noqa: E402
 from snakemake_project import MICRO, Project, clone  # noqa: E402
 
 import heatproof  # noqa: E402
-from heatproof.commands import cli  # noqa: E402
-from heatproof.commands import run as running  # noqa: E402
+from heatproof.workflow.commands import cli  # noqa: E402
+from heatproof.workflow.commands import run as running  # noqa: E402
 
 pytestmark = pytest.mark.workflow
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"

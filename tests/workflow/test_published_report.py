@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 
 from heatproof.models.network import build_network
 from heatproof.models.registry import ModelSpec
-from heatproof.stores.store import describe_store
+from heatproof.store.zarr_store import describe_store
 
 pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 

@@ -12,13 +12,13 @@ import pytest
 
 from heatproof.core.provenance import Key, digest
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import file_digest, read_json
-from heatproof.files.writing import write_json
-from heatproof.plan.folder import Folder
-from heatproof.plan.graph import Graph, Job
-from heatproof.plan.stage import Product, Stage
-from heatproof.stores import source_files as sources
-from heatproof.stores.manifest import read_checksummed, write_checksummed, write_manifest
+from heatproof.store import source_files as sources
+from heatproof.store.manifest import read_checksummed, write_checksummed, write_manifest
+from heatproof.store.reading import file_digest, read_json
+from heatproof.store.writing import write_json
+from heatproof.workflow.plan.folder import Folder
+from heatproof.workflow.plan.graph import Graph, Job
+from heatproof.workflow.plan.stage import Product, Stage
 from heatproof.workflow.reconcile import STALE_TIME, Results, reconcile, switch_target
 
 NAMES = ("weights", "maps", "scores")

@@ -15,7 +15,7 @@ import pytest
 from snakemake_project import TABLE, Project
 
 from heatproof.core.signals import SIGNALS, _runs
-from heatproof.files.lock import lock_folder, unlock_folder
+from heatproof.store.lock import lock_folder, unlock_folder
 
 pytestmark = pytest.mark.workflow
 

@@ -11,10 +11,10 @@ import torch
 import yaml
 from toy_project import Project
 
-from heatproof.commands.cli import main
-from heatproof.config.files import merge
 from heatproof.errors import HeatproofError
-from heatproof.stores.store import describe_store, read
+from heatproof.store.zarr_store import describe_store, read
+from heatproof.workflow.commands.cli import main
+from heatproof.workflow.config.files import merge
 
 TASKS = ("binary", "multiclass", "multilabel", "regression")
 # The task of the dataset, and the function that is the target, or none.

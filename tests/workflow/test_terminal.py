@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from heatproof.plan.folder import Folder
-from heatproof.plan.graph import Graph
-from heatproof.plan.paths import STALE_TIME
-from heatproof.plan.validate import make_plan
+from heatproof.workflow.plan.folder import Folder
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.paths import STALE_TIME
+from heatproof.workflow.plan.validate import make_plan
 from heatproof.workflow.terminal import (
     EventFormatter,
     Progress,

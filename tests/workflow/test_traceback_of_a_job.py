@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from snakemake_project import Project, clone
 
-from heatproof.plan.folder import Folder
+from heatproof.workflow.plan.folder import Folder
 
 pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from snakemake_project import MICRO, REPOSITORY, TABLE
 
-from heatproof.config.files import config_file, workflow_folder
 from heatproof.errors import HeatproofError
+from heatproof.workflow.config.files import config_file, workflow_folder
 
 
 def test_a_config_is_a_file_or_a_shipped_one(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-# Everything that is not a rule. The job graph (heatproof.plan.graph) has the names, paths and spec of each job.
+# Everything that is not a rule. The job graph (heatproof.workflow.plan.graph) has the names, paths and spec of each job.
 import os
 import sys
 from functools import cache
@@ -10,10 +10,10 @@ from snakemake.sourcecache import LocalSourceFile
 
 # `workflow` is Snakemake's own object.
 from heatproof.errors import HeatproofError, machine_fault
-from heatproof.files.publishing import escaped
-from heatproof.plan import paths
-from heatproof.plan.graph import benchmark_of
-from heatproof.plan.stage import STAGES
+from heatproof.store.publishing import escaped
+from heatproof.workflow.plan import paths
+from heatproof.workflow.plan.graph import benchmark_of
+from heatproof.workflow.plan.stage import STAGES
 from heatproof.workflow import last_run, start
 from heatproof.workflow.terminal import print_results, replace_snakemake_output
 

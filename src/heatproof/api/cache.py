@@ -26,10 +26,10 @@ from heatproof.core.adaptive_batch_size import describe_device
 from heatproof.core.hooks import counted_as_check
 from heatproof.core.provenance import digest, library_versions
 from heatproof.errors import HeatproofError, machine_fault
-from heatproof.files.lock import LOCK, locked_folder
-from heatproof.files.reading import printable_path, reason_of, refuse_links_in, resolve_user_folder
-from heatproof.stores.array_cache import BatchFolder
-from heatproof.stores.manifest import read_checksummed, write_checksummed
+from heatproof.store.array_cache import BatchFolder
+from heatproof.store.lock import LOCK, locked_folder
+from heatproof.store.manifest import read_checksummed, write_checksummed
+from heatproof.store.reading import printable_path, reason_of, refuse_links_in, resolve_user_folder
 
 if TYPE_CHECKING:
     from heatproof.api.inputs.source import Inputs
@@ -45,7 +45,7 @@ TRANSIENT_ERRORS = (OSError, ImportError, MemoryError)
 
 
 class InMemoryArrays:
-    """Arrays of images by name, with the interface of `heatproof.stores.array_cache.BatchFolder`, but only in memory.
+    """Arrays of images by name, with the interface of `heatproof.store.array_cache.BatchFolder`, but only in memory.
 
     Parameters
     ----------

@@ -15,10 +15,10 @@ import pandas as pd
 from heatproof.core.from_json import NO_OTHER_FIELDS, as_type
 from heatproof.core.registry import join_names
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import MOST_JSON_BYTES, one_sentence_errors, parse_json, read_bytes, user_path
-from heatproof.files.writing import one_sentence_write_errors, write_table, write_text
 from heatproof.report.results import render
 from heatproof.stats.verdict import FOUND, LIMITS_OF_DELETION, Verdict
+from heatproof.store.reading import MOST_JSON_BYTES, one_sentence_errors, parse_json, read_bytes, user_path
+from heatproof.store.writing import one_sentence_write_errors, write_table, write_text
 
 DELETION_METRICS = ("idsds", "sds")
 # Types of the table's columns, except those of the measures.

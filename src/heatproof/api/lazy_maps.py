@@ -9,7 +9,7 @@ import numpy as np
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
-from heatproof.stores.array_cache import BatchFolder
+from heatproof.store.array_cache import BatchFolder
 
 
 class LazyMaps(BackendArray):

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from heatproof.core.registry import suggest_name
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import resolve_user_folder
 from heatproof.report.results import read_table
-from heatproof.stores.lazy import open_lazily
-from heatproof.stores.manifest import read_checksummed
-from heatproof.stores.store import describe_store, read_shard_manifests
-from heatproof.stores.tables import read_parquet
+from heatproof.store.lazy import open_lazily
+from heatproof.store.manifest import read_checksummed
+from heatproof.store.reading import resolve_user_folder
+from heatproof.store.result_tables import read_parquet
+from heatproof.store.zarr_store import describe_store, read_shard_manifests
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,7 +1,7 @@
 """Parts of the specs of jobs: datasets, trainings, responses and shards; and the runtime settings of jobs.
 
-Stages (`heatproof.plan.stage`) have fields of these types. A job gets its spec as JSON, and reads it back with the same
-types.
+Stages (`heatproof.workflow.plan.stage`) have fields of these types. A job gets its spec as JSON, and reads it back with
+the same types.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from heatproof.datasets.registry import DATASETS
 from heatproof.datasets.rows import Rows, as_rows, unwrap_rows
 from heatproof.datasets.survey import survey
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import require_utf8
+from heatproof.store.reading import require_utf8
 
 
 def check_target(target: str | int, dataset: Dataset) -> str | int:

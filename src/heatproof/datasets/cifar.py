@@ -12,7 +12,7 @@ from heatproof.datasets.image_files import find_folder
 from heatproof.datasets.lazy import FileList, LazyDataset
 from heatproof.datasets.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import read_list, require_regular
+from heatproof.store.reading import read_list, require_regular
 
 PIXELS = 3 * 32 * 32
 HOW = "get {0}.tar.gz, the binary version, from https://www.cs.toronto.edu/~kriz/cifar.html, unpack it"

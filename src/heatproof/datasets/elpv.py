@@ -14,7 +14,7 @@ from heatproof.datasets.image_files import Interpolation, find_folder, image_rea
 from heatproof.datasets.lazy import FileList, LazyDataset
 from heatproof.datasets.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import read_list
+from heatproof.store.reading import read_list
 
 NAMES = {
     "defective": ("functional", "defective"),

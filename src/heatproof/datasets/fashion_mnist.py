@@ -13,7 +13,7 @@ import numpy as np
 from heatproof.datasets.lazy import FileList, LazyDataset
 from heatproof.datasets.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import open_regular
+from heatproof.store.reading import open_regular
 
 CLASSES = (
     "T-shirt/top",

@@ -12,7 +12,7 @@ from heatproof.datasets.image_files import Interpolation, find_folder, image_rea
 from heatproof.datasets.lazy import FileList, LazyDataset
 from heatproof.datasets.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import read_list
+from heatproof.store.reading import read_list
 
 
 @dataset("food101", size=None)

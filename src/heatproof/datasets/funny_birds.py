@@ -17,7 +17,7 @@ from heatproof.datasets.image_files import Interpolation, find_folder, image_rea
 from heatproof.datasets.lazy import FileList, LazyDataset
 from heatproof.datasets.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import MOST_JSON_BYTES, one_sentence_errors, parse_json, printable_path, read_bytes
+from heatproof.store.reading import MOST_JSON_BYTES, one_sentence_errors, parse_json, printable_path, read_bytes
 
 # Colours of the components of each part in a part map. Other colours are the body and the background.
 COLOURS = {

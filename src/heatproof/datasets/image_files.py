@@ -19,7 +19,7 @@ from heatproof.datasets.bands import ARRAY_EXTENSION, Channels, pixels_of
 from heatproof.datasets.lazy import FileList
 from heatproof.datasets.open_image import covering_size, image_file_size, open_planes, open_rgb
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import printable_path, require_regular, require_utf8
+from heatproof.store.reading import printable_path, require_regular, require_utf8
 
 Interpolation = Literal["bilinear", "bicubic", "lanczos", "nearest"]
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")

@@ -26,7 +26,7 @@ from heatproof.datasets.image_files import (
 from heatproof.datasets.lazy import FileList, LazyDataset
 from heatproof.datasets.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import read_bytes, read_list
+from heatproof.store.reading import read_bytes, read_list
 
 DEVKIT = "ILSVRC2012_devkit_t12"
 GROUND_TRUTH = "ILSVRC2012_validation_ground_truth.txt"

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import one_sentence_errors, parse_json, printable_path, read_bytes
-from heatproof.files.tables import MOST_BYTES, MOST_COLUMNS, decompressed, parse_csv, parse_parquet, rows_of
+from heatproof.store.reading import one_sentence_errors, parse_json, printable_path, read_bytes
+from heatproof.store.table_formats import MOST_BYTES, MOST_COLUMNS, decompressed, parse_csv, parse_parquet, rows_of
 
 REMEDY_AND_KIND = (
     "save it again as CSV in UTF-8, with quotes around cells that hold a separator, or as JSON lines",

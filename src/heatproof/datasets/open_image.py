@@ -13,7 +13,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from heatproof.core.options import Size, height_and_width
 from heatproof.datasets.bands import ARRAY_REMEDY, Channels, is_stack, planes_of, stack_planes, stack_shape
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import open_regular, printable_path
+from heatproof.store.reading import open_regular, printable_path
 
 # The formats that Pillow may read, whatever the file name. It has readers of further formats; that of PostScript starts
 # Ghostscript.

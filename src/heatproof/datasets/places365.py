@@ -12,7 +12,7 @@ from heatproof.datasets.image_files import Interpolation, find_folder, image_rea
 from heatproof.datasets.lazy import FileList, LazyDataset
 from heatproof.datasets.registry import dataset
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import read_list
+from heatproof.store.reading import read_list
 
 CATEGORIES, TRAIN, VAL = "categories_places365.txt", "places365_train_standard.txt", "places365_val.txt"
 

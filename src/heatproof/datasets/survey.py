@@ -13,7 +13,7 @@ from heatproof.core.options import Size
 from heatproof.datasets.bands import Channels, is_stack
 from heatproof.datasets.open_image import ORIENTATION, open_planes, opened_image
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import printable_path
+from heatproof.store.reading import printable_path
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import NotRequired, TypedDict, cast
 
 from heatproof.core.batch import ApplicabilityFigure
-from heatproof.files.publishing import public
-from heatproof.stores.manifest import read_checksummed, write_checksummed
+from heatproof.store.manifest import read_checksummed, write_checksummed
+from heatproof.store.publishing import public
 
 # Name of the figure that `heatproof.explainers._unaltered` records.
 COMPARED = "difference_from_network"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from heatproof.files.reading import read_json
-from heatproof.files.writing import write_json
+from heatproof.store.reading import read_json
+from heatproof.store.writing import write_json
 
 
 class BatchSizeFile:

@@ -29,9 +29,6 @@ from heatproof.datasets.checks import open_dataset
 from heatproof.datasets.reader import reader_of_dataset
 from heatproof.datasets.registry import DATASETS
 from heatproof.errors import HeatproofError, machine_fault
-from heatproof.files.publishing import public, without_secrets
-from heatproof.files.reading import file_digest, require_regular
-from heatproof.files.writing import write_table
 from heatproof.models.expected_accuracy import ACCURACY_IMAGES, Accuracy, describe_accuracy, require_accuracy
 from heatproof.models.from_transformers import read_weights
 from heatproof.models.network import build_network, build_without_weights, find_head, load_weights, save_weights
@@ -39,11 +36,14 @@ from heatproof.models.packaged import find_packaged, is_file, is_packaged
 from heatproof.models.registry import ARCHITECTURES, ModelSpec
 from heatproof.models.weight_names import describe_misfits, match_names
 from heatproof.models.weights_file import max_file_size, read_state, require_finite, require_memory, require_size
-from heatproof.stores.manifest import write_manifest
-from heatproof.stores.source_files import images_of
+from heatproof.store.manifest import write_manifest
+from heatproof.store.publishing import public, without_secrets
+from heatproof.store.reading import file_digest, require_regular
+from heatproof.store.source_files import images_of
+from heatproof.store.writing import write_table
 
 if TYPE_CHECKING:
-    from heatproof.stages.weights import CheckpointStage
+    from heatproof.workflow.stages.weights import CheckpointStage
 
 log = logging.getLogger(__name__)
 

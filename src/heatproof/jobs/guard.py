@@ -17,16 +17,16 @@ import pandas as pd
 from scipy.stats import rankdata
 
 from heatproof.errors import HeatproofError
-from heatproof.files.tables import parse_csv
-from heatproof.files.writing import write_table
-from heatproof.plan.stage import load_spec
 from heatproof.stats.per_image import one_score_per_image
-from heatproof.stores.manifest import publish_tables, verified_bytes
-from heatproof.stores.tables import read_parquet
+from heatproof.store.manifest import publish_tables, verified_bytes
+from heatproof.store.result_tables import read_parquet
+from heatproof.store.table_formats import parse_csv
+from heatproof.store.writing import write_table
+from heatproof.workflow.plan.stage import load_spec
 
 if TYPE_CHECKING:
     from heatproof.core.specs import Runtime
-    from heatproof.stages.precision import Guard, Precision
+    from heatproof.workflow.stages.precision import Guard, Precision
 
 log = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from heatproof.datasets.checks import check_dataset, check_image_files, describe
 from heatproof.datasets.lazy import SPLIT_NAMES
 from heatproof.datasets.rows import Rows, unwrap_rows
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import printable_path
-from heatproof.stores.manifest import write_checksummed
-from heatproof.stores.source_files import (
+from heatproof.store.manifest import write_checksummed
+from heatproof.store.reading import printable_path
+from heatproof.store.source_files import (
     FileRecord,
     ImagesRead,
     data_root,

@@ -15,18 +15,18 @@ from heatproof.core.batch import Batch
 from heatproof.core.methods import MethodSpec, have_signs
 from heatproof.core.provenance import digest
 from heatproof.errors import HeatproofError
-from heatproof.files.writing import write_table
 from heatproof.metrics.registry import METRICS, Metric
 from heatproof.metrics.responses.base import response_of
 from heatproof.metrics.scoring import ArraysByArgument, Chunk, MethodScores, score_batches
-from heatproof.stores.manifest import comparison_passes, read_checksummed, read_shard, write_manifest
-from heatproof.stores.rows import ScoredRows, scored_rows
-from heatproof.stores.source_files import joined_data
-from heatproof.stores.store import describe_store, read
-from heatproof.stores.stored_maps import stored_maps
+from heatproof.store.manifest import comparison_passes, read_checksummed, read_shard, write_manifest
+from heatproof.store.rows import ScoredRows, scored_rows
+from heatproof.store.source_files import joined_data
+from heatproof.store.stored_maps import stored_maps
+from heatproof.store.writing import write_table
+from heatproof.store.zarr_store import describe_store, read
 
 if TYPE_CHECKING:
-    from heatproof.stages.score import Score
+    from heatproof.workflow.stages.score import Score
 
 log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from heatproof.models.network import configure_torch
 from heatproof.training.devices import BatchPart, DeviceGroup, T
 
 if TYPE_CHECKING:
-    from heatproof.stages.weights import Training
+    from heatproof.workflow.stages.weights import Training
 
 log = logging.getLogger(__name__)
 

@@ -28,11 +28,11 @@ from heatproof.core.integer_types import as_dtype
 from heatproof.core.provenance import Key, library_versions
 from heatproof.core.specs import ShardRange
 from heatproof.errors import HeatproofError, machine_fault
-from heatproof.files.reading import open_regular, refuse_links
-from heatproof.files.writing import BackgroundWriter, atomic_write
-from heatproof.stores import manifest
-from heatproof.stores.source_files import ImagesRead, records_same_data
-from heatproof.stores.store import ArraySpec, Layout, ensure_metadata, read, remove_leftovers, write_shard
+from heatproof.store import manifest
+from heatproof.store.reading import open_regular, refuse_links
+from heatproof.store.source_files import ImagesRead, records_same_data
+from heatproof.store.writing import BackgroundWriter, atomic_write
+from heatproof.store.zarr_store import ArraySpec, Layout, ensure_metadata, read, remove_leftovers, write_shard
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,6 @@ from heatproof.datasets.checks import open_dataset
 from heatproof.datasets.reader import reader_of_dataset
 from heatproof.datasets.rows import unwrap_rows
 from heatproof.errors import RESUME_HINT, HeatproofError, is_out_of_memory
-from heatproof.files.writing import write_text
 from heatproof.jobs.several_devices import J, Train, train_on_devices
 from heatproof.models.network import (
     build_network,
@@ -36,7 +35,7 @@ from heatproof.models.network import (
     save_weights,
 )
 from heatproof.models.weights_file import read_safetensors
-from heatproof.stores.manifest import (
+from heatproof.store.manifest import (
     key_with_inputs,
     publish_tables,
     read_if_intact,
@@ -44,7 +43,8 @@ from heatproof.stores.manifest import (
     verified_bytes,
     verified_path,
 )
-from heatproof.stores.source_files import images_of, records_same_data
+from heatproof.store.source_files import images_of, records_same_data
+from heatproof.store.writing import write_text
 from heatproof.training.devices import DeviceGroup
 from heatproof.training.examples import read_examples
 from heatproof.training.in_domain import SCALE_IMAGES, finetune_in_domain
@@ -60,7 +60,7 @@ from heatproof.training.losses import CompleteOutputReader, scale_of
 
 if TYPE_CHECKING:
     from heatproof.core.output_reader import OutputReader
-    from heatproof.stages.weights import Finetune, KeepEpoch, Pretrain, Training
+    from heatproof.workflow.stages.weights import Finetune, KeepEpoch, Pretrain, Training
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from heatproof.core.input_facts import InputFacts
 from heatproof.errors import HeatproofError, first_line, is_out_of_memory
-from heatproof.files.reading import open_regular, parse_json
 from heatproof.models.registry import Design, architecture
+from heatproof.store.reading import open_regular, parse_json
 
 CONFIG, PROCESSOR, INDEX = "config.json", "preprocessor_config.json", ".index.json"
 # A config with the names of 21,841 classes has 2 MB, and so has an index of a thousand files.

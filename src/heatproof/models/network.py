@@ -15,10 +15,10 @@ from safetensors.torch import save
 from heatproof.core.network import attach
 from heatproof.core.output_reader import OutputReader
 from heatproof.errors import HeatproofError, machine_fault
-from heatproof.files.writing import atomic_write, refuse_links
 from heatproof.models.registry import ARCHITECTURES, ModelSpec
 from heatproof.models.weight_names import describe_misfits
 from heatproof.models.weights_file import max_file_size, read_safetensors, require_finite
+from heatproof.store.writing import atomic_write, refuse_links
 
 if TYPE_CHECKING:
     from heatproof.core.specs import Runtime

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from heatproof.errors import HeatproofError
-from heatproof.files.publishing import escaped
+from heatproof.store.publishing import escaped
 
 # Keys under which training scripts store weights, in order of preference; averages over training (EMA) come last.
 STATE_KEYS = ("state_dict", "model_state_dict", "model", "net", "network", "weights", "params")

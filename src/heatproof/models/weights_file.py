@@ -12,10 +12,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from heatproof.errors import HeatproofError, is_out_of_memory, machine_fault
-from heatproof.files.publishing import escaped
-from heatproof.files.reading import open_regular, require_regular
 from heatproof.models import saved_by_torch
 from heatproof.models.weight_names import extract_weights
+from heatproof.store.publishing import escaped
+from heatproof.store.reading import open_regular, require_regular
 
 # A checkpoint may contain training state, numbers of twice the precision, and a head for many more classes.
 SIZE_FACTOR, EXTRA_BYTES = 16, 2**30

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from heatproof.files.writing import atomic_write, write_table, write_text
 from heatproof.report.figures.registry import FIGURES
 from heatproof.stats.per_image import one_score_per_image
-from heatproof.stores.manifest import publish_tables, read_checksummed
-from heatproof.stores.source_files import images_of, joined_data
-from heatproof.stores.tables import read_parquet, read_text
+from heatproof.store.manifest import publish_tables, read_checksummed
+from heatproof.store.result_tables import read_parquet, read_text
+from heatproof.store.source_files import images_of, joined_data
+from heatproof.store.writing import atomic_write, write_table, write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from heatproof.core.specs import DatasetSpec
-    from heatproof.plan.stage import Stage
-    from heatproof.stages.pages import Figure as FigureOf
+    from heatproof.workflow.plan.stage import Stage
+    from heatproof.workflow.stages.pages import Figure as FigureOf
 
 NETWORK = ["dataset", "model", "weights"]
 CASE = [*NETWORK, "metric"]

@@ -15,9 +15,9 @@ from heatproof.core.specs import DatasetSpec
 from heatproof.core.tasks import TASKS
 from heatproof.datasets.registry import DATASETS
 from heatproof.errors import HeatproofError
-from heatproof.files.publishing import ELSEWHERE
-from heatproof.files.reading import resolve_user_folder
-from heatproof.stores.store import describe_store, read_shard_manifests
+from heatproof.store.publishing import ELSEWHERE
+from heatproof.store.reading import resolve_user_folder
+from heatproof.store.zarr_store import describe_store, read_shard_manifests
 
 
 @dataclass(frozen=True)
@@ -168,9 +168,9 @@ def dataset_of_store(stored: StoreInfo, config: str | Path | None = None) -> Dat
         If the dataset is custom code and no config names it.
     """
     # Imported here, because the listing of stores would start slower.
-    from heatproof.config.files import read_config
-    from heatproof.config.schema import normalise
-    from heatproof.plan.resolve import read_dataset
+    from heatproof.workflow.config.files import read_config
+    from heatproof.workflow.config.schema import normalise
+    from heatproof.workflow.plan.resolve import read_dataset
 
     recorded = stored.made_by.get("dataset")
     if recorded is None:

@@ -13,9 +13,9 @@ from typing import Any, TypedDict
 import torch
 
 from heatproof.errors import is_out_of_memory
-from heatproof.files.reading import open_regular
-from heatproof.files.writing import atomic_write, refuse_links
 from heatproof.models import saved_by_torch
+from heatproof.store.reading import open_regular
+from heatproof.store.writing import atomic_write, refuse_links
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from heatproof.core.provenance import Key
-from heatproof.plan.graph import Graph, Job
-from heatproof.stores.manifest import read_checksummed
-from heatproof.stores.source_files import (
+from heatproof.store.manifest import read_checksummed
+from heatproof.store.source_files import (
     FileChanges,
     data_root,
     file_changes,
@@ -18,6 +17,7 @@ from heatproof.stores.source_files import (
     read_record,
     record_path,
 )
+from heatproof.workflow.plan.graph import Graph, Job
 from heatproof.workflow.reconcile import Results
 
 # Number of files that a sentence names; further ones are counted.

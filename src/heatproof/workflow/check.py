@@ -5,18 +5,18 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-from heatproof.config.files import read_config
 from heatproof.core.lazy import torch
 from heatproof.core.registry import suggest_name
 from heatproof.errors import HeatproofError
 from heatproof.explainers.registry import EXPLAINERS, require_library
 from heatproof.models.packaged import find_packaged, is_packaged
 from heatproof.models.registry import ARCHITECTURES
-from heatproof.plan.graph import Graph
-from heatproof.plan.paths import layer_and_channel
-from heatproof.plan.resolve import ModelChoice
-from heatproof.plan.validate import Plan, make_plan, require_size
 from heatproof.workflow.changed_data import describe_changes
+from heatproof.workflow.config.files import read_config
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.paths import layer_and_channel
+from heatproof.workflow.plan.resolve import ModelChoice
+from heatproof.workflow.plan.validate import Plan, make_plan, require_size
 from heatproof.workflow.trial import inspect_image_files, run_trial
 
 

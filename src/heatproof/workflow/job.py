@@ -19,10 +19,10 @@ from heatproof.core.registry import load_plugins
 from heatproof.core.signals import EndedBySignal, end_with_parent, received_signal, run_process, signal_handling
 from heatproof.core.specs import Runtime, matches_its_name
 from heatproof.errors import HeatproofError, machine_fault
-from heatproof.files.publishing import escaped
-from heatproof.files.reading import read_json, require_regular
-from heatproof.plan.stage import load_spec
-from heatproof.stores.manifest import require_manifest
+from heatproof.store.manifest import require_manifest
+from heatproof.store.publishing import escaped
+from heatproof.store.reading import read_json, require_regular
+from heatproof.workflow.plan.stage import load_spec
 
 log = logging.getLogger(__name__)
 

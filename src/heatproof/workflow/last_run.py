@@ -12,14 +12,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from heatproof.config.files import Config, read_config, workflow_folder
 from heatproof.core.registry import forbid_user_code
 from heatproof.errors import HeatproofError
-from heatproof.files.publishing import plain_addresses, public
-from heatproof.files.reading import refuse_links
-from heatproof.plan.paths import RESULTS
-from heatproof.plan.validate import Plan, make_plan
-from heatproof.stores.manifest import read_checksummed, write_checksummed
+from heatproof.store.manifest import read_checksummed, write_checksummed
+from heatproof.store.publishing import plain_addresses, public
+from heatproof.store.reading import refuse_links
+from heatproof.workflow.config.files import Config, read_config, workflow_folder
+from heatproof.workflow.plan.paths import RESULTS
+from heatproof.workflow.plan.validate import Plan, make_plan
 
 RECORD = ".last_run.json"
 # Environment variable with the names of the configs whose merged values Snakemake gets as one file, as a JSON list.

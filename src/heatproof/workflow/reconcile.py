@@ -19,13 +19,10 @@ from typing import Any
 
 from heatproof.core.provenance import Key
 from heatproof.errors import HeatproofError, machine_fault
-from heatproof.files.publishing import public
-from heatproof.files.reading import file_digest, read_result_bytes, refuse_links
-from heatproof.files.writing import write_text
-from heatproof.plan.graph import Graph, Job, Product
-from heatproof.plan.paths import STALE_TIME
-from heatproof.stores.manifest import read_checksummed
-from heatproof.stores.source_files import (
+from heatproof.store.manifest import read_checksummed
+from heatproof.store.publishing import public
+from heatproof.store.reading import file_digest, read_result_bytes, refuse_links
+from heatproof.store.source_files import (
     FileChanges,
     FileRecord,
     file_digests,
@@ -35,6 +32,9 @@ from heatproof.stores.source_files import (
     record_path,
     write_record,
 )
+from heatproof.store.writing import write_text
+from heatproof.workflow.plan.graph import Graph, Job, Product
+from heatproof.workflow.plan.paths import STALE_TIME
 
 # Folders that all targets share.
 OF_ALL_TARGETS = {"datasets", "checkpoints", "weights", "benchmarks", "logs"}
@@ -266,7 +266,7 @@ class Results:
 
     def _store_damage(self, product: Product, recorded: dict[str, Any]) -> str | None:
         # Imported here, because importing zarr takes long, and is not needed without results.
-        from heatproof.stores.store import open_store
+        from heatproof.store.zarr_store import open_store
 
         base = product.manifest.rsplit(".", 2)[0]
         check_record, store = f"{base}.gate.json", f"{base}.zarr"

@@ -18,19 +18,19 @@ from heatproof.core.provenance import digest
 from heatproof.core.signals import CONTROLLER, EndedBySignal, end_with_parent, install_signal_handlers, received_signal
 from heatproof.core.specs import spec_file_name
 from heatproof.errors import RESUME_HINT, HeatproofError, machine_fault
-from heatproof.files.lock import lock_folder, unlock_folder
-from heatproof.files.publishing import escaped
-from heatproof.files.reading import refuse_links, refuse_links_in
-from heatproof.files.writing import write_json, write_text
-from heatproof.plan.graph import Graph, Job
-from heatproof.plan.paths import producing_job
-from heatproof.plan.stage import STAGES
-from heatproof.plan.validate import Plan, make_plan
-from heatproof.stores.manifest import read_checksummed
-from heatproof.stores.source_files import FileChanges, data_root, is_there, record_path, write_record
+from heatproof.store.lock import lock_folder, unlock_folder
+from heatproof.store.manifest import read_checksummed
+from heatproof.store.publishing import escaped
+from heatproof.store.reading import refuse_links, refuse_links_in
+from heatproof.store.source_files import FileChanges, data_root, is_there, record_path, write_record
+from heatproof.store.writing import write_json, write_text
 from heatproof.workflow.changed_data import DatasetChanges, changes_by_dataset, inspect_data
 from heatproof.workflow.check import check_machine
 from heatproof.workflow.last_run import NAMES_VARIABLE, RECORD
+from heatproof.workflow.plan.graph import Graph, Job
+from heatproof.workflow.plan.paths import producing_job
+from heatproof.workflow.plan.stage import STAGES
+from heatproof.workflow.plan.validate import Plan, make_plan
 from heatproof.workflow.reconcile import modification_times, reconcile, switch_target
 
 # By default, glibc requests the memory of activations from the system at every layer and releases it again, which

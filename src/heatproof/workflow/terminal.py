@@ -24,15 +24,15 @@ from heatproof.core.options import parse_duration
 from heatproof.core.registry import suggest_name
 from heatproof.core.signals import POLL_SECONDS, received_signal
 from heatproof.errors import HeatproofError
-from heatproof.files.publishing import escaped
-from heatproof.files.reading import open_regular, read_result_bytes, refuse_links
-from heatproof.files.tables import MOST_BYTES
-from heatproof.plan.graph import Graph
-from heatproof.plan.paths import STALE_TIME
-from heatproof.plan.stage import STAGES, Wildcards
+from heatproof.store.publishing import escaped
+from heatproof.store.reading import open_regular, read_result_bytes, refuse_links
+from heatproof.store.table_formats import MOST_BYTES
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.paths import STALE_TIME
+from heatproof.workflow.plan.stage import STAGES, Wildcards
 
 if TYPE_CHECKING:
-    from heatproof.plan.folder import Folder
+    from heatproof.workflow.plan.folder import Folder
 
 # Seconds between two lines of progress.
 EVERY = 10

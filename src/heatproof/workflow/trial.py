@@ -29,10 +29,10 @@ from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.metrics.responses.base import respond
 from heatproof.metrics.scoring import score_batches
 from heatproof.models.preprocessing import preprocessing_differences
-from heatproof.plan.graph import Graph
-from heatproof.plan.metrics import MetricChoice
-from heatproof.plan.resolve import ModelChoice
-from heatproof.plan.validate import Plan, require_size
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.metrics import MetricChoice
+from heatproof.workflow.plan.resolve import ModelChoice
+from heatproof.workflow.plan.validate import Plan, require_size
 
 # Largest number of image files whose headers are read; this takes ten seconds for local files.
 LOOKED_AT = 100_000

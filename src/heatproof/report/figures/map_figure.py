@@ -21,10 +21,7 @@ from heatproof.core.registry import suggest_name
 from heatproof.core.tasks import task_provides
 from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import resolve_user_folder
-from heatproof.files.writing import atomic_write
 from heatproof.metrics.arrays import spearman_rows
-from heatproof.plan.folder import NO_MODEL
 from heatproof.report.figures.drawing import (
     draw_colour_bar,
     draw_map,
@@ -37,9 +34,12 @@ from heatproof.report.figures.drawing import (
 from heatproof.report.figures.pictures import COLOURS, PERCENTILE, channels_last, describe_channels, label_of
 from heatproof.report.results import format_score, formatted, rounded
 from heatproof.report.stores import StoreInfo, dataset_of_store, read_store_info, stores_below
-from heatproof.stores.rows import rows_of_store
-from heatproof.stores.store import read
-from heatproof.stores.stored_maps import stored_maps
+from heatproof.store.reading import resolve_user_folder
+from heatproof.store.rows import rows_of_store
+from heatproof.store.stored_maps import stored_maps
+from heatproof.store.writing import atomic_write
+from heatproof.store.zarr_store import read
+from heatproof.workflow.plan.folder import NO_MODEL
 
 DPI = 150
 # Inches. The frame is the space above and below all panels.

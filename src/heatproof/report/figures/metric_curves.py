@@ -25,12 +25,12 @@ from heatproof.metrics.soundness import soundness_at_levels
 from heatproof.report.figures.drawing import draw_legend, new_figure, panel_axes, split_rows, white_style
 from heatproof.report.page.data import low_is_good
 from heatproof.report.results import NETWORK, publish
-from heatproof.stores.rows import rows_of_store
+from heatproof.store.rows import rows_of_store
 
 if TYPE_CHECKING:
     from heatproof.core.methods import MethodSpec
-    from heatproof.stages.metric_curves import MetricCurves
-    from heatproof.stages.score import Score
+    from heatproof.workflow.stages.metric_curves import MetricCurves
+    from heatproof.workflow.stages.score import Score
 
 COLUMNS = [*NETWORK, "metric", "curve", "x_name", "y_name", "higher_is_better", "method", "x", "y"]
 # Levels of the performance at which soundness is evaluated.

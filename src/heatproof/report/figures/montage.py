@@ -17,7 +17,7 @@ from heatproof.report.figures.pictures import channels_last, describe_channels, 
 from heatproof.report.results import CASE, format_score, publish, save
 
 if TYPE_CHECKING:
-    from heatproof.stages.montage import Montage
+    from heatproof.workflow.stages.montage import Montage
 
 # Inches.
 CELL, NAME, SCORE = 0.62, 0.06, 0.15

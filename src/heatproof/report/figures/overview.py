@@ -16,7 +16,7 @@ from heatproof.stats.consistency import MINIMUM_METHODS
 from heatproof.stats.verdict import disagreement
 
 if TYPE_CHECKING:
-    from heatproof.stages.overview import Overview
+    from heatproof.workflow.stages.overview import Overview
 
 PLACE_COLUMNS = ["method", "metric", "place", "n_cases"]
 DUAL_COLUMNS = [*NETWORK, "method", "soundness", "completeness"]

@@ -21,13 +21,13 @@ from PIL import Image
 from heatproof.core.dataset import Dataset
 from heatproof.core.tasks import row_id
 from heatproof.datasets.rows import Rows
-from heatproof.stores.manifest import read_shard
-from heatproof.stores.stored_maps import stored_maps
-from heatproof.stores.tables import read_parquet
+from heatproof.store.manifest import read_shard
+from heatproof.store.result_tables import read_parquet
+from heatproof.store.stored_maps import stored_maps
 
 if TYPE_CHECKING:
     from heatproof.core.methods import Method, MethodSpec
-    from heatproof.plan.folder import Folder
+    from heatproof.workflow.plan.folder import Folder
 
 COLOURS = "RdBu_r"
 PERCENTILE = 99.0

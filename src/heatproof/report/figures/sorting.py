@@ -17,7 +17,7 @@ from heatproof.report.figures.pictures import channels_last, image_scores, label
 from heatproof.report.results import format_score, publish, save
 
 if TYPE_CHECKING:
-    from heatproof.stages.sorting import Sorting
+    from heatproof.workflow.stages.sorting import Sorting
 
 # Inches: a map, the text below it, the gap between maps, a letter of a metric's name, and space above and below all.
 CELL, WRITTEN, GAP, NAME, TOP, BOTTOM = 0.8, 0.3, 0.06, 0.085, 0.75, 0.4

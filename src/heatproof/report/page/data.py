@@ -22,14 +22,14 @@ from heatproof.report.figures.pictures import (
     map_png,
     read_maps,
 )
-from heatproof.stores.manifest import read_shard
-from heatproof.stores.rows import rows_of_store
-from heatproof.stores.store import describe_store, read
+from heatproof.store.manifest import read_shard
+from heatproof.store.rows import rows_of_store
+from heatproof.store.zarr_store import describe_store, read
 
 if TYPE_CHECKING:
     from heatproof.core.methods import MethodSpec
-    from heatproof.plan.folder import Folder
-    from heatproof.stages.pages import PageCurve, PageDataset, PageNetwork, ReportPage
+    from heatproof.workflow.plan.folder import Folder
+    from heatproof.workflow.stages.pages import PageCurve, PageDataset, PageNetwork, ReportPage
 
 # Bytes of all maps on the index page. It shows all methods of a network, for as many images and networks as fit.
 MAP_BYTES = 8_000_000

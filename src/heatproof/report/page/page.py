@@ -31,11 +31,11 @@ from heatproof.report.page import data as page_data
 from heatproof.report.results import CASE, above_reference, publish, render
 from heatproof.report.tables.baselines import describe_conclusions
 from heatproof.stats.verdict import NAMED, disagreement
-from heatproof.stores.manifest import read_checksummed, read_shard, require_manifest, verified_bytes
-from heatproof.stores.tables import read_text
+from heatproof.store.manifest import read_checksummed, read_shard, require_manifest, verified_bytes
+from heatproof.store.result_tables import read_text
 
 if TYPE_CHECKING:
-    from heatproof.stages.pages import ReportPage
+    from heatproof.workflow.stages.pages import ReportPage
 
 log = logging.getLogger(__name__)
 

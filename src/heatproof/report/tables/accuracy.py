@@ -21,12 +21,12 @@ from scipy.stats import mannwhitneyu, rankdata, spearmanr
 from heatproof.core.grids import grid_table_value
 from heatproof.core.randomness import numpy_generator
 from heatproof.metrics.single_deletion import base_name
-from heatproof.stores.manifest import read_checksummed
-from heatproof.stores.rows import ScoredRows, scored_rows
-from heatproof.stores.store import describe_store, read
+from heatproof.store.manifest import read_checksummed
+from heatproof.store.rows import ScoredRows, scored_rows
+from heatproof.store.zarr_store import describe_store, read
 
 if TYPE_CHECKING:
-    from heatproof.stages.tables import StoredDrops
+    from heatproof.workflow.stages.tables import StoredDrops
 
 PERMUTATIONS = 1999
 # With more images, Student's t distribution approximates that of Spearman's ρ well enough.

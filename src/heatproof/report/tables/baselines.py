@@ -28,10 +28,10 @@ from heatproof.report.figures.drawing import (
 from heatproof.report.results import NETWORK, publish
 from heatproof.stats.per_image import one_score_per_image
 from heatproof.stats.ranks import rank_methods
-from heatproof.stores.tables import read_parquet
+from heatproof.store.result_tables import read_parquet
 
 if TYPE_CHECKING:
-    from heatproof.stages.baselines import Baselines
+    from heatproof.workflow.stages.baselines import Baselines
 
 SCORES = [*NETWORK, "baseline", "metric", "method", "reference", "score", "ci_low", "ci_high", "n_images", "rank"]
 AGREEMENT = ["dataset", "model", "baseline", "other", "methods", "n_methods", "rho", "ci_low", "ci_high"]

@@ -9,13 +9,13 @@ from heatproof.claims.evidence import Case, Evidence, Model, Resampling
 from heatproof.claims.judge import claims_table
 from heatproof.claims.published_orders import published_orders
 from heatproof.core.methods import all_methods
-from heatproof.files.tables import parse_csv
-from heatproof.files.writing import write_table
 from heatproof.report.results import read_scores
-from heatproof.stores.manifest import publish_tables, verified_bytes
+from heatproof.store.manifest import publish_tables, verified_bytes
+from heatproof.store.table_formats import parse_csv
+from heatproof.store.writing import write_table
 
 if TYPE_CHECKING:
-    from heatproof.stages.claims import Claims
+    from heatproof.workflow.stages.claims import Claims
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from heatproof.report.tables.scores import read_manifests
 
 if TYPE_CHECKING:
     from heatproof.core.methods import MethodSpec
-    from heatproof.stages.costs import Costs
+    from heatproof.workflow.stages.costs import Costs
 
 COLUMNS = [*CASE, "method", "series", "score", "ci_low", "ci_high", "rank", "passes", "check_passes", "seconds", "cost"]
 COLUMNS += ["on_front"]

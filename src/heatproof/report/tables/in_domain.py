@@ -19,12 +19,12 @@ from heatproof.core.randomness import derive_seed, numpy_generator
 from heatproof.metrics.bootstrap import draw_counts, percentile_interval
 from heatproof.report.figures.drawing import draw_legend, new_figure, palette, panel_axes, split_rows, white_style
 from heatproof.report.results import publish
-from heatproof.stores.manifest import read_shard
-from heatproof.stores.rows import rows_of_store
-from heatproof.stores.store import open_store, read
+from heatproof.store.manifest import read_shard
+from heatproof.store.rows import rows_of_store
+from heatproof.store.zarr_store import open_store, read
 
 if TYPE_CHECKING:
-    from heatproof.stages.in_domain import InDomain
+    from heatproof.workflow.stages.in_domain import InDomain
 
 FOLDS = 5
 # Factors by which the variance of an out-of-fold score over samples of images exceeds that of independent images where

@@ -9,7 +9,7 @@ from heatproof.report.tables.scores import mean_scores, with_kinds
 from heatproof.stats.table import counted_rows, meta_rank_table, property_of, select_rows
 
 if TYPE_CHECKING:
-    from heatproof.stages.leaderboard import Leaderboard
+    from heatproof.workflow.stages.leaderboard import Leaderboard
 
 
 def leaderboard(spec: Leaderboard) -> None:

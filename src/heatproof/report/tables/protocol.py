@@ -11,14 +11,14 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from heatproof.files.reading import read_result_bytes
 from heatproof.report.figures.drawing import new_figure, panel_axes, split_rows, white_style
 from heatproof.report.figures.pictures import data_uri
 from heatproof.report.results import CASE, formatted, publish, read_scores, render, save
 from heatproof.stats.flips import METHOD_COLUMNS, PAIR_COLUMNS, PLACES, compare_levels
+from heatproof.store.reading import read_result_bytes
 
 if TYPE_CHECKING:
-    from heatproof.stages.checks import Checks
+    from heatproof.workflow.stages.checks import Checks
 
 MOST_SETTINGS = 2
 PANELS_IN_A_ROW = 3

@@ -16,9 +16,6 @@ from matplotlib.figure import Figure
 from heatproof.core.methods import ABS_SUFFIX
 from heatproof.errors import HeatproofError
 from heatproof.explainers.registry import EXPLAINERS
-from heatproof.files.publishing import escaped
-from heatproof.files.tables import UserTable
-from heatproof.files.writing import write_table
 from heatproof.report.figures.drawing import new_figure, plain_style
 from heatproof.report.figures.pictures import COLOURS
 from heatproof.report.results import CASE, save
@@ -36,6 +33,9 @@ from heatproof.stats.table import (
     properties_table,
     select_rows,
 )
+from heatproof.store.publishing import escaped
+from heatproof.store.table_formats import UserTable
+from heatproof.store.writing import write_table
 
 # Rows of a printed table.
 MOST_PRINTED_ROWS = 15

@@ -32,7 +32,7 @@ from heatproof.stats.truth import ALL, USE_MODEL, truth_table
 from heatproof.stats.variance import variance_table
 
 if TYPE_CHECKING:
-    from heatproof.stages.reliability import Reliability
+    from heatproof.workflow.stages.reliability import Reliability
 
 # The columns that a panel shows, and the label of its axis.
 PANELS = (

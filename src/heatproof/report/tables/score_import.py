@@ -12,9 +12,9 @@ import pandas as pd
 
 from heatproof.core.registry import suggest_name
 from heatproof.errors import HeatproofError
-from heatproof.files.reading import one_sentence_errors
-from heatproof.files.tables import TABLE_REMEDY_AND_KIND, UserTable, parse_csv, read_user_table, rows_of
 from heatproof.stats.table import registered_direction
+from heatproof.store.reading import one_sentence_errors
+from heatproof.store.table_formats import TABLE_REMEDY_AND_KIND, UserTable, parse_csv, read_user_table, rows_of
 
 # Names that other tables use for the same column, in order of preference.
 NAMES = {

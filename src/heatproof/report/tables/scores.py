@@ -20,11 +20,11 @@ from heatproof.stats.best import best_set
 from heatproof.stats.per_image import one_score_per_image
 from heatproof.stats.ranks import rank_methods
 from heatproof.stats.table import counted_rows, duplicate_metrics, meta_rank_table, property_of
-from heatproof.stores.manifest import require_manifest
-from heatproof.stores.tables import read_parquet
+from heatproof.store.manifest import require_manifest
+from heatproof.store.result_tables import read_parquet
 
 if TYPE_CHECKING:
-    from heatproof.stages.tables import AllScores, Tables
+    from heatproof.workflow.stages.tables import AllScores, Tables
 
 SCORE_COLUMNS = [*NETWORK, "method", "metric", "score", "ci_low", "ci_high", "n_images", "n_undefined", "rank"]
 SCORE_COLUMNS += ["in_best_set"]

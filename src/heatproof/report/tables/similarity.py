@@ -16,18 +16,18 @@ from heatproof.core.tasks import task_provides
 from heatproof.datasets.checks import open_dataset
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import summarise
-from heatproof.plan.paths import PRETRAINED, NetworkName, layer_and_channel
 from heatproof.report.figures.drawing import new_figure, panel_axes, plain_style
 from heatproof.report.figures.pictures import channels_last, describe_channels
 from heatproof.report.results import publish
-from heatproof.stores.manifest import read_shard
-from heatproof.stores.rows import rows_of_store
-from heatproof.stores.store import open_store, read
-from heatproof.stores.stored_maps import stored_maps
+from heatproof.store.manifest import read_shard
+from heatproof.store.rows import rows_of_store
+from heatproof.store.stored_maps import stored_maps
+from heatproof.store.zarr_store import open_store, read
+from heatproof.workflow.plan.paths import PRETRAINED, NetworkName, layer_and_channel
 
 if TYPE_CHECKING:
     from heatproof.core.dataset import Dataset
-    from heatproof.stages.similarity import ComparedNetworks, Similarity
+    from heatproof.workflow.stages.similarity import ComparedNetworks, Similarity
 
 PAIR_COLUMNS = ["dataset", "pair", "model", "weights", "other_model", "other_weights"]
 COLUMNS = [*PAIR_COLUMNS, "quantity", "explainer", "map", "layer", "value", "ci_low", "ci_high", "n", "chance"]

@@ -1,1 +1,0 @@
-"""Read and write files safely."""

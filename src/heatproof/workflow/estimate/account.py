@@ -1,0 +1,246 @@
+"""Compute the costs of the jobs of a plan, and how long they take with a number of workers."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from bisect import insort
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
+from typing import TYPE_CHECKING, cast
+
+from heatproof.core.grids import Grid, grid_shape
+from heatproof.workflow.estimate.measure import JobCost
+from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.graph import Job as PlannedJob
+from heatproof.workflow.plan.validate import Plan
+
+if TYPE_CHECKING:
+    from heatproof.workflow.estimate.child import CountedSteps
+    from heatproof.workflow.stages.precision import Guard
+    from heatproof.workflow.stages.shards import ShardStage
+    from heatproof.workflow.stages.weights import Training
+
+TRAININGS = ("pretrain", "finetune")
+# Stages that are counted with another one.
+TABLE_OF = {"all_scores": "tables", "attribute_reference": "attribute", "fetch_start": "fetch"}
+
+
+@dataclass
+class Job:
+    """A job with its costs.
+
+    Attributes
+    ----------
+    stage
+        Its stage, as listed in the output.
+    seconds
+        Its duration.
+    after
+        Positions of the jobs that it waits for.
+    network, devices
+        Whether it runs a network, and the number of devices that it takes.
+    bytes
+        Size of its outputs.
+    memory
+        Its peak memory in GiB.
+    explainers
+        Name of each explainer to its share of the seconds.
+    """
+
+    stage: str
+    seconds: float
+    after: list[int] = field(default_factory=list)
+    network: bool = True
+    devices: int = 1
+    bytes: float = 0.0
+    memory: float = 0.0
+    explainers: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Measured:
+    """All measured costs.
+
+    Attributes
+    ----------
+    start_up
+        Seconds until a job starts its work.
+    stages
+        (dataset, model) to the cost of each kind of job; the model is None for maps that do not use one.
+    score
+        Cost of scoring one metric.
+    forward
+        (dataset, model) to the seconds of a forward pass of one image.
+    """
+
+    start_up: float
+    stages: dict[tuple[str, str | None], dict[str, JobCost]] = field(default_factory=dict)
+    score: JobCost = field(default_factory=lambda: JobCost(0.0))
+    forward: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def as_if(self, pair: tuple[str, str], images_per_second: float) -> float:
+        """Scale the costs of all jobs that run a network to another device, by one known throughput.
+
+        Parameters
+        ----------
+        pair
+            Dataset and model.
+        images_per_second
+            Throughput of forward passes of the model on the other device.
+
+        Returns
+        -------
+        float
+            Speed of the other device relative to this one.
+        """
+        faster = images_per_second * self.forward[pair]
+        self.scale(faster)
+        return faster
+
+    def scale(self, faster: float) -> None:
+        """Scale the costs of all jobs that run a network to a device that is `faster` times as fast."""
+        for (_, model), stages in self.stages.items():
+            if model is not None:
+                stages.update({name: timed.scaled(1 / faster) for name, timed in stages.items()})
+
+    def cost(self, job: PlannedJob, images: int) -> tuple[JobCost, float]:
+        """Return the cost of a job, and its number of images; for a scoring, this is `images`."""
+        if job.stage == "score":
+            return self.score, images
+        if job.stage in ("tables", "all_scores"):
+            return JobCost(self.score.fixed), 0
+        stages, kind = self.stages.get(network_of(job), {}), kind_of(job)
+        if job.stage == "guard":
+            # Everything that runs this network, in two precisions.
+            kinds = [name for name in stages if not name.startswith(TRAININGS)]
+            seconds_per_image = sum(sum(stages[name].per_image.values()) for name in kinds)
+            return JobCost(self.start_up, {"guard": 2 * seconds_per_image}), cast("Guard", job.spec).images
+        if is_shard(job):
+            start, stop = cast("ShardStage", job.spec).shard.images
+            return stages[kind], stop - start
+        return stages.get(kind, JobCost(self.start_up)), 1
+
+
+def network_of(job: PlannedJob) -> tuple[str, str | None]:
+    """Return the dataset and the model of a job."""
+    return job.wildcards.get("dataset", ""), job.wildcards.get("model")
+
+
+def kind_of(job: PlannedJob) -> str:
+    """Return the kind of a job: jobs of one network and kind cost the same, and each training is its own kind."""
+    names = ("weights",) if job.stage in TRAININGS else ("grid", "baseline", "response")
+    return " ".join([job.stage, *(str(job.wildcards[name]) for name in names if name in job.wildcards)])
+
+
+def is_shard(job: PlannedJob) -> bool:
+    """Return whether a job makes shards of stores, for which it needs a device."""
+    return job.products[0].images is not None
+
+
+def jobs_to_tables(graph: Graph, responses: bool) -> list[PlannedJob]:
+    """Return the jobs for the tables, upstream first; with `responses`, also for the table of all metrics."""
+    specs = [graph.spec(name) for name in ("tables", *(["all_scores"] if responses else []))]
+    return graph.jobs_leading_to(file for spec in specs for file in spec.files.values())
+
+
+def training_cost(spec: Training, counted: CountedSteps, start_up: float) -> JobCost:
+    """Return the cost of a training: reading the images, and epochs over training and validation images.
+
+    A finetuning validates on every image twice, intact and with a patch deleted. Several devices are assumed to share
+    the training images evenly, without overhead, and one of them validates. The time for the start and for reading
+    images does not depend on the device.
+    """
+    train, validation = counted["splits"]["train"], counted["splits"]["validation"]
+    twice = 2 if spec.name == "finetune" else 1
+    devices = spec.training.devices
+    epoch = train * counted["train"] / devices + twice * validation * counted["validate"]
+    start = max(start_up, counted.get("start", 0.0))
+    return JobCost(start + (train + validation) * counted["read"], {"epochs": spec.training.epochs * epoch})
+
+
+def jobs_with_costs(plan: Plan, measured: Measured, responses: bool) -> list[Job]:
+    """Return the jobs of `jobs_to_tables` with their costs."""
+    jobs: list[Job] = []
+    maker: dict[str, int] = {}
+    for job in jobs_to_tables(Graph(plan), responses):
+        after = sorted({maker[file] for file in job.inputs if file in maker})
+        maker |= dict.fromkeys(job.outputs, len(jobs))
+        timed, images = measured.cost(job, plan.images_of(job.wildcards.get("metric", "")))
+        explainers = [entry.name for entry in getattr(job.spec, "explainers", ())]
+        seconds_of_explainers = {name: images * timed.per_image.get(name, 0.0) for name in explainers}
+        # If each explainer has its own job, its share of the bytes of all explainers.
+        share = len(timed.per_image.keys() & set(explainers)) / max(len(timed.per_image), 1) if explainers else 1.0
+        stage, seconds = TABLE_OF.get(job.stage, job.stage), timed.seconds(images, explainers or None)
+        training, bytes_left = job.stage in TRAININGS, timed.bytes_per_image * images * share
+        devices = cast("Training", job.spec).training.devices if training else 1
+        jobs.append(
+            Job(
+                stage,
+                seconds,
+                after,
+                training or is_shard(job),
+                devices,
+                bytes_left,
+                timed.memory,
+                seconds_of_explainers,
+            )
+        )
+    return jobs
+
+
+def wall_time(jobs: Sequence[Job], workers: int) -> float:
+    """Return the seconds that a number of workers take for all jobs, if each job starts as soon as it can."""
+    order = TopologicalSorter({number: job.after for number, job in enumerate(jobs)})
+    order.prepare()
+    ready: list[int] = []
+    running: list[tuple[float, int]] = []
+    now, free = 0.0, workers
+    # A job for more devices than there are workers takes all of them.
+    takes = [min(job.devices, workers) for job in jobs]
+    while order.is_active():
+        for number in order.get_ready():
+            insort(ready, number)
+        # The first job that fits, as in Snakemake: a large job does not block small ones.
+        while free and (number := next((n for n in ready if takes[n] <= free), -1)) >= 0:
+            ready.remove(number)
+            free -= takes[number]
+            heapq.heappush(running, (now + jobs[number].seconds, number))
+        now, number = heapq.heappop(running)
+        free += takes[number]
+        order.done(number)
+    return now
+
+
+def cost_by_explainer(jobs: Iterable[Job]) -> dict[str, tuple[float, float]]:
+    """Return the hours of maps, and of responses along their rankings, for each explainer, most expensive first."""
+    hours: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for job in jobs:
+        for name, seconds in job.explainers.items():
+            hours[name][job.stage == "curves"] += seconds / 3600
+    return {name: (maps, curves) for name, (maps, curves) in sorted(hours.items(), key=lambda item: -sum(item[1]))}
+
+
+def format_bytes(count: float) -> str:
+    """Format a number of bytes with a decimal prefix."""
+    power = min(int(math.log10(max(count, 1)) // 3), 4)
+    return f"{count / 1000**power:.0f} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+
+
+def map_bytes(plan: Plan, number: int = 4, grid: Grid = 0) -> float:
+    """Return the number of bytes of all maps of a plan, without compression.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    number
+        Bytes of one value: 4 for float32, 2 for float16, 16 for patch sums (of values and of absolute values).
+    grid
+        Patch grid, for patch sums.
+    """
+    maps = sum(len(plan.explainers[name].maps) for name in plan.model_explainers)
+    sizes = [grid_shape(grid) if grid else plan.size_of(*network[:2]) or (224, 224) for network in plan.networks()]
+    return plan.images * maps * number * sum(height * width for height, width in sizes)

@@ -1,0 +1,101 @@
+"""The job that tests whether deleted patches are in domain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+from heatproof.core.grids import Grid
+from heatproof.core.provenance import Key
+from heatproof.metrics.responses.features import Features
+from heatproof.metrics.single_deletion import base_name
+from heatproof.workflow.plan.paths import response_files
+from heatproof.workflow.plan.stage import JobGraph, Report, named_tables, report_outputs, stage
+from heatproof.workflow.stages.responses import response_key
+
+if TYPE_CHECKING:
+    from heatproof.core.specs import Runtime
+
+
+@dataclass(frozen=True)
+class StoredFeatures:
+    """A store of features, and whether the weights were finetuned with this grid and baseline."""
+
+    dataset: str
+    model: str
+    weights: str
+    grid: Grid
+    baseline: str
+    in_domain: bool
+    features: str
+
+
+@stage("in_domain")
+class InDomain(Report):
+    """The spec of the job that tests whether deleted patches are in domain.
+
+    Attributes
+    ----------
+    scored
+        Stores of features.
+    images
+        Number of images in each store.
+    data
+        The files that the job reads.
+    upstream
+        One key for all stores.
+    """
+
+    message = "whether deleted patches are in domain"
+    code = ("heatproof.report.tables.in_domain",)
+    manifest_path = "in_domain.json"
+    outputs = report_outputs(
+        "Models",
+        "are deleted patches in domain",
+        """
+        Are deleted patches in domain? A linear probe on the features of a layer distinguishes intact images from the
+        same images with one random patch deleted. ``paired`` is the share of images for which the probe scores the
+        deleted version higher than the intact one: if its interval lies above 0.5, the features reveal the deletion.
+        ``auc`` compares every deleted image with all intact ones: near 0.5, the change is small compared with the
+        differences between images; at 1, no intact image looks like a deleted one.
+
+        Rows of the layer ``output`` have accuracy, mean confidence and expected calibration error (``ece``) on intact
+        and on deleted images. A network for which deleted patches are in domain is about as accurate and as well
+        calibrated on deleted images as on intact ones. A probe can find deleted patches even if the network predicts
+        well: a feature may reveal a missing patch without affecting the output.
+        """,
+        in_domain="in_domain.csv",
+    )
+    tables = named_tables(in_domain="in_domain")
+
+    scored: list[StoredFeatures]
+    images: int
+    data: list[str]
+    upstream: Key
+
+    @classmethod
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
+        """Return the spec of the job, and the files that it waits for."""
+        plan = graph.plan
+        scored, inputs, upstream = [], [], []
+        for network in plan.networks():
+            metrics = plan.metrics_of(network.weights, network.model)
+            tuned = [drops[:2] for metric, drops in metrics.items() if base_name(metric) == "idsds"]
+            for grid, baseline in plan.combinations_on(network.weights, network.model):
+                response = Features({"grid": grid, "baseline": baseline})
+                store = plan.store_of(network, response)
+                scored.append(StoredFeatures(*network, grid, baseline, (grid, baseline) in tuned, store))
+                upstream.append(response_key(graph, network, response))
+                shards = plan.shards(plan.drop_images)
+                inputs += [file for shard in shards for file in response_files(Features, store, shard)]
+        # Without manifests, which also record times: the table depends only on the data.
+        data = [file for file in inputs if not file.endswith(".json")]
+        return cls(scored=scored, images=plan.drop_images, data=data, upstream=Key.joined(upstream)), inputs
+
+    def work(self, runtime: Runtime) -> Callable[[], None]:
+        """Return the function that writes the table."""
+        from heatproof.report.tables.in_domain import in_domain
+
+        return partial(in_domain, self)

@@ -1,0 +1,72 @@
+"""The job that ranks the metrics and methods that the config names in its leaderboard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from heatproof.workflow.plan.stage import JobGraph, Wildcards, named_tables, report_outputs, stage
+from heatproof.workflow.stages.methods import RankingFields, ScoresStage, ranking_fields, scores_fields
+
+if TYPE_CHECKING:
+    from heatproof.core.specs import Runtime
+    from heatproof.workflow.plan.plan import Plan
+
+
+@stage("leaderboard")
+class Leaderboard(ScoresStage, RankingFields):
+    """The spec of the job that writes the leaderboard.
+
+    Attributes
+    ----------
+    metrics, methods
+        Metrics and methods that are ranked; empty for all.
+    independent
+        The unit that counts once: a network, or each test case.
+    """
+
+    message = "leaderboard of the metrics and methods that the config names"
+    code = ("heatproof.report.tables.leaderboard",)
+    manifest_path = "ranking/leaderboard.json"
+    outputs = report_outputs(
+        "Ranking",
+        "the leaderboard of the config",
+        """
+        Meta-Rank of the metrics and methods that ``leaderboard`` in the config names. ``kappa`` is the mean log-odds
+        with which a method ranks above another one of them: 0 is the middle, higher is better. With ``independent:
+        case``, as in the paper of Meta-Rank, every test case (a dataset, a model, its weights and a metric) counts
+        once, and intervals come from resampled test cases: they are too narrow if the test cases of one network rank
+        alike. ``n_cases`` counts the test cases in which a method has a score, and ``n_networks`` their networks.
+        """,
+        leaderboard="ranking/leaderboard.csv",
+    )
+    tables = named_tables(leaderboard="leaderboard")
+
+    metrics: list[str]
+    methods: list[str]
+    independent: Literal["network", "case"]
+
+    @classmethod
+    def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
+        """Return one job, if the config has a leaderboard."""
+        return [{}] if plan.config["leaderboard"]["metrics"] else []
+
+    @classmethod
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
+        """Return the spec of the job, and the files that it waits for."""
+        plan = graph.plan
+        settings = plan.config["leaderboard"]
+        cases = [case for case in plan.all_cases() if case.metric in settings["metrics"]]
+        spec = cls(
+            **settings,
+            **scores_fields(graph, cases),
+            **ranking_fields(plan),
+        )
+        return spec, plan.score_files(cases)
+
+    def work(self, runtime: Runtime) -> Callable[[], None]:
+        """Return the function that writes the table."""
+        from heatproof.report.tables.leaderboard import leaderboard
+
+        return partial(leaderboard, self)

@@ -1,0 +1,128 @@
+"""The job that draws the maps of one image sorted by the score of each metric."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+from heatproof.core.methods import MethodSpec
+from heatproof.core.provenance import Key
+from heatproof.core.specs import DatasetSpec
+from heatproof.stats.magnitudes import MagnitudeMetrics
+from heatproof.workflow.plan.stage import JobGraph, Output, Report, Wildcards, stage
+from heatproof.workflow.plan.stage import report_outputs as in_report
+from heatproof.workflow.stages.methods import (
+    described_explainers,
+    directions_of,
+    images_with_maps,
+    joined_key,
+    magnitudes,
+    map_files,
+    scores_each_image,
+)
+
+if TYPE_CHECKING:
+    from heatproof.core.specs import Runtime
+    from heatproof.workflow.plan.plan import Plan
+
+REPORT_ENTRY = (
+    "Maps",
+    "maps of one image in the order of each metric",
+    """
+    The maps of one image of one network, a row a metric, the best score on this image on the left. Metrics that order
+    the maps alike agree on this image. Where a metric reads magnitudes, all metrics are asked about absolute maps. One
+    image tells little of a method.
+    """,
+)
+
+
+@dataclass(frozen=True)
+class SortedNetwork:
+    """A network (dataset, model and weights) with its metrics in the order of the config."""
+
+    where: dict[str, str]
+    metrics: list[str]
+
+
+@stage("sorting")
+class Sorting(Report):
+    """The spec of the job that draws maps sorted by metrics, one figure for each network.
+
+    Attributes
+    ----------
+    images
+        Number of images with maps. The figure shows the first one among those with scores by most metrics.
+    datasets
+        The datasets of the images.
+    networks
+        The networks that are drawn, with their metrics.
+    explainers
+        All explainers with their methods.
+    directions
+        Whether higher is better, by metric.
+    magnitudes
+        The metrics that read magnitudes of maps, and the methods that are equivalent for them.
+    upstream
+        One key for all scores.
+    """
+
+    message = "maps sorted by each metric"
+    code = ("heatproof.report.figures.sorting",)
+    manifest_path = "figures/sorting.json"
+
+    images: int
+    datasets: dict[str, DatasetSpec]
+    networks: list[SortedNetwork]
+    explainers: list[MethodSpec]
+    directions: dict[str, bool]
+    magnitudes: MagnitudeMetrics
+    upstream: Key
+
+    @classmethod
+    def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
+        """Return one job, if the config shows images."""
+        return [{}] if images_with_maps(plan) else []
+
+    @classmethod
+    def planned_outputs(cls, plan: Plan) -> Mapping[str, Output]:
+        """Return one figure for each dataset and model."""
+        pairs = ["/".join(pair) for pair in plan.pairs()]
+        return in_report(*REPORT_ENTRY, **{pair: f"figures/sorting/{pair}.png" for pair in pairs})
+
+    @classmethod
+    def is_requested(cls, plan: Plan) -> bool:
+        """Return whether the rule `all` requests it: no, because it takes a second for each network."""
+        return False
+
+    @classmethod
+    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
+        """Return the spec of the job, and the files that it waits for."""
+        plan = graph.plan
+        # The weights with the most metrics, or the first of several.
+        cases = [case for case in plan.all_cases() if scores_each_image(plan, case.metric)]
+        by_pair: dict[tuple[str, str], dict[Any, list[str]]] = {}
+        for case in cases:
+            of_pair = by_pair.setdefault((case.network.dataset, case.network.model), {})
+            of_pair.setdefault(case.network, []).append(case.metric)
+        chosen = [max(of_pair.items(), key=lambda item: len(item[1])) for of_pair in by_pair.values()]
+        drawn = {(network, metric) for network, metrics in chosen for metric in metrics}
+        cases = [case for case in cases if (case.network, case.metric) in drawn]
+        spec = cls(
+            images=images_with_maps(plan),
+            datasets={dataset: plan.dataset_spec(dataset) for dataset in plan.datasets},
+            networks=[SortedNetwork(network._asdict(), metrics) for network, metrics in chosen],
+            explainers=described_explainers(plan),
+            directions=directions_of(graph, cases),
+            magnitudes=magnitudes(plan),
+            upstream=joined_key(graph, cases),
+        )
+        maps = map_files(plan, [network for network, _ in chosen], spec.images, plan.explainers)
+        return spec, [*maps, *plan.score_files(cases)]
+
+    def work(self, runtime: Runtime) -> Callable[[], None]:
+        """Return the function that draws the figures."""
+        from heatproof.report.figures.sorting import sorting
+
+        return partial(sorting, self)
