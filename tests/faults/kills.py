@@ -259,8 +259,6 @@ def cell(
     kind = draw.choice(KINDS)
     stages = list(dict.fromkeys(job.stage for job in finished_run.jobs()))
     stage = name.partition(": ")[2]
-    if name.startswith("bundle"):
-        return bundle_cell(finished_run, folder, draw.choice(KINDS[4:8]), draw)
     begin = stage or draw.choice(stages)
     run = finished_run.without(begin, folder)
     begun = time.monotonic()
@@ -279,37 +277,6 @@ def cell(
     differ = differences(expected, run.state())
     facts = {"from": begin, "victim": kind[0], "signal": kind[1].name, "at": came["stages"], "status": came["status"]}
     return {**facts, "wrong": wrong, "differ": differ, "seconds": round(time.monotonic() - begun, 1)}
-
-
-def bundle_cell(
-    finished_run: Run, folder: Path, kind: tuple[str, signal.Signals], draw: random.Random
-) -> dict[str, Any]:
-    """Kill `heatproof bundle`; no incomplete file is left, and the next bundle has the same bytes."""
-    run = Run(folder)
-    shutil.copytree(finished_run.folder, folder, ignore=shutil.ignore_patterns(".snakemake"))
-    arguments = ("bundle", CONFIG, "--out", "one.zip")
-    failed = run.finish(*arguments)
-    expected = (folder / "one.zip").read_bytes()
-    (folder / "one.zip").unlink()
-    running = run.start(*arguments)
-    with suppress(subprocess.TimeoutExpired):
-        running.wait(timeout=draw.uniform(0.05, 1.6))
-    if running.poll() is not None:
-        return {}
-    running.send_signal(kind[1])
-    output = running.communicate(timeout=60)[0]
-    if running.returncode == 0:
-        return {}
-    wrong = [failed] if failed else []
-    half = [path.name for path in folder.glob("*one.zip*") if path.read_bytes() != expected]
-    if kind[1] in SIGNALS and running.returncode and (half or output.count("heatproof: ") != 1):
-        wrong.append(f"left {half}, said {output}")
-    if again := run.finish(*arguments):
-        wrong.append(again)
-    left = [path.name for path in folder.glob("*one.zip*")]
-    differ = left if left != ["one.zip"] or (folder / "one.zip").read_bytes() != expected else []
-    facts = {"from": "bundle", "victim": "command", "signal": kind[1].name, "at": ["bundle"]}
-    return {**facts, "status": running.returncode, "wrong": wrong, "differ": differ, "seconds": 0.0}
 
 
 def table(cells: Mapping[str, Mapping[str, Any]]) -> str:
@@ -349,7 +316,7 @@ def main() -> int:
         expected = finished_run.state()
         stages = dict.fromkeys(job.stage for job in finished_run.jobs())
         # The last stages first, because the least work is repeated after them.
-        names = ["bundle 0", "bundle 1", *(f"stage: {stage}" for stage in reversed(stages))]
+        names = [f"stage: {stage}" for stage in reversed(stages)]
         names += [f"random {number}" for number in range(options.kills)]
         for name in names:
             if options.only not in name or name in cells:

@@ -49,4 +49,4 @@ def kills(folder, *arguments):
 def test_a_run_that_is_killed_in_any_stage_ends_with_the_same_bytes(tmp_path):
     cells = kills(tmp_path, "--kills", "4", "--seed", "1")
     hit = {stage for cell in cells.values() for stage in cell["at"]}
-    assert {"attribute", "bundle", "curves", "drops", "finetune", "report_page", "score", "tables"} <= hit
+    assert {"attribute", "curves", "drops", "finetune", "report_page", "score", "tables"} <= hit

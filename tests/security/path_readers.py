@@ -1,4 +1,4 @@
-"""Damage one random file of a finished run or of its bundle, open it with one command or function, and count outcomes.
+"""Damage one random file of a finished run, open it with one command or function, and count outcomes.
 
     python tests/security/path_readers.py --work FOLDER [--faults 1000] [--starts 60] [--seed 0]
 
@@ -52,9 +52,7 @@ NO_DIGEST = (".tsv", ".log", ".lock", ".last_run.json", ".target")
 # The modules that the readers import, so that the child processes share them.
 MODULES = (
     "heatproof.api.results",
-    "heatproof.workflow.commands.bundle",
     "heatproof.workflow.commands.cli",
-    "heatproof.workflow.commands.diff",
     "heatproof.workflow.commands.list_stores",
     "heatproof.workflow.commands.prune",
     "heatproof.workflow.commands.run",
@@ -123,33 +121,12 @@ def _plain(value: object) -> str:
 
 
 def ranked(*paths: str) -> Result:
-    from heatproof.workflow.commands.cli import rank
+    from heatproof.workflow.commands.rank import rank
 
     with tempfile.TemporaryDirectory() as out:
         result = {"rank": output_of(lambda: rank(*paths, out=out, lower=(), seed=0)).replace(out, "OUT")}
         tables = sorted(Path(out).rglob("*.csv"))
         return result | {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in tables}
-
-
-def differing(before: str, two: str) -> Result:
-    from heatproof.workflow.commands.diff import diff
-
-    return {"diff": output_of(lambda: diff(before, two))}
-
-
-def verifying(path: str) -> Result:
-    from heatproof.workflow.commands.bundle import verify
-
-    return {"verify": output_of(lambda: verify(path))}
-
-
-def bundled() -> Result:
-    from heatproof.workflow.commands.bundle import bundle
-
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "run.zip"
-        result = {"bundle": output_of(lambda: bundle(["micro.yaml"], out=str(out))).replace(folder, "OUT")}
-        return result | ({"bytes": hashlib.sha256(out.read_bytes()).hexdigest()} if out.exists() else {})
 
 
 def statuses() -> Result:
@@ -183,17 +160,10 @@ def drawn_maps() -> Result:
 RUN_READERS: dict[str, Callable[[], Result]] = {
     "open": read_results,
     "rank": lambda: ranked("results"),
-    "diff": lambda: differing("results", "../other/results"),
-    "bundle": bundled,
     "status": statuses,
     "prune": pruned,
     "maps ls": stores,
     "maps show": drawn_maps,
-}
-BUNDLE_READERS: dict[str, Callable[[], Result]] = {
-    "verify": lambda: verifying("run.zip"),
-    "rank": lambda: ranked("run.zip"),
-    "diff": lambda: differing("run.zip", "../other/run.zip"),
 }
 
 
@@ -296,7 +266,7 @@ def outcome_of(before: Result, after: Result, trace: str, has_digest: bool) -> t
 
 
 def make_runs(work: Path) -> dict[str, Project]:
-    """Make the two runs with their bundles, unless they exist."""
+    """Make the two runs, unless they exist."""
     projects = {}
     for name, seed in (("run", 0), ("other", 1)):
         project = Project(work / name, {**CONFIG, "seed": seed})
@@ -304,15 +274,13 @@ def make_runs(work: Path) -> dict[str, Project]:
             shutil.rmtree(work / name, ignore_errors=True)
             clone(work / name)
             project.run("all")
-            done = project.heatproof("bundle", "micro.yaml", "--out", "run.zip")
-            assert done.returncode == 0, done.stderr
             (work / f"{name}.made").touch()
         projects[name] = project
     return projects
 
 
 def kinds(folder: Path) -> dict[str, list[Path]]:
-    files: dict[str, list[Path]] = {"bundle": [folder / "run.zip"]}
+    files: dict[str, list[Path]] = {}
     for path in sorted((folder / "results").rglob("*")):
         if path.is_file() and path.stat().st_size:
             name = path.relative_to(folder).as_posix()
@@ -355,10 +323,7 @@ def main() -> int:
     stored = work / f"cases-{options.seed}.jsonl"
     done = [json.loads(line) for line in stored.read_text().splitlines()] if stored.exists() else []
     undamaged = {}
-    for name, reader in [
-        *RUN_READERS.items(),
-        *((f"bundle: {name}", reader) for name, reader in BUNDLE_READERS.items()),
-    ]:
+    for name, reader in RUN_READERS.items():
         undamaged[name] = run_in_a_process(reader, folder)
         assert not undamaged[name][1], f"{name}: {undamaged[name][1]}"
         assert not any(text.startswith("sentence: ") for text in undamaged[name][0].values()), undamaged[name][0]
@@ -367,11 +332,10 @@ def main() -> int:
         for number in range(len(done), options.faults + options.starts):
             draw = random.Random(f"{options.seed} {number}")
             is_start = number >= options.faults
-            kind = draw.choice([file_kind for file_kind in files_of_kind if not (is_start and file_kind == "bundle")])
+            kind = draw.choice(list(files_of_kind))
             path, fault = draw.choice(files_of_kind[kind]), draw.choice(FAULTS)
             siblings = [sibling for sibling in files_of_kind[kind] if sibling != path]
-            # The bundle of the other run is valid as well.
-            has_digest = not path.name.endswith(NO_DIGEST) and (kind, fault) != ("bundle", "older")
+            has_digest = not path.name.endswith(NO_DIGEST)
             older = other / path.relative_to(folder)
             row = {"file": path.relative_to(folder).as_posix(), "kind": kind, "fault": fault}
             with damaged(path, fault, siblings, older, draw) as changed:
@@ -379,9 +343,8 @@ def main() -> int:
                     row["door"] = draw.choice(("run", "report"))
                     row["became"], row["said"] = start(project, row["door"]) if changed else ("same", "no change")
                 else:
-                    prefix, readers = ("bundle: ", BUNDLE_READERS) if kind == "bundle" else ("", RUN_READERS)
-                    row["door"] = prefix + draw.choice(list(readers))
-                    result, trace, seconds, memory = run_in_a_process(readers[row["door"].removeprefix(prefix)], folder)
+                    row["door"] = draw.choice(list(RUN_READERS))
+                    result, trace, seconds, memory = run_in_a_process(RUN_READERS[row["door"]], folder)
                     before = undamaged[row["door"]]
                     row["became"], row["said"] = outcome_of(before[0], result, trace, has_digest)
                     row["seconds"], row["bytes"] = seconds - before[2], memory - before[3]

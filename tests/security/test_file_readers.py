@@ -31,18 +31,16 @@ GUARDED_READER = "it is the door"
 PACKAGE = "files that come with heatproof or an installed library"
 WRITES = "what it writes itself, under a name that nobody knows"
 ALLOWED = {
-    "files.reading": GUARDED_READER,
-    "files.writing": WRITES,
-    "stores.array_cache": WRITES,
-    "files.archive": "ZIP files over a file that the door opened",
-    "commands.bundle": "what it writes itself",
-    "stores.store": "Zarr, after the digests of all that it opens; what it writes itself",
-    "files.tables": "bytes that went through the door",
+    "store.reading": GUARDED_READER,
+    "store.writing": WRITES,
+    "store.array_cache": WRITES,
+    "store.zarr_store": "Zarr, after the digests of all that it opens; what it writes itself",
+    "store.table_formats": "bytes that went through the door",
     "core.provenance": PACKAGE,
     "core.registry": PACKAGE,
     "report.results": PACKAGE,
     "report.page.page": PACKAGE,
-    "commands.list_names": PACKAGE,
+    "workflow.commands.list_names": PACKAGE,
     "claims.published_numbers": PACKAGE,
     "datasets.digits": PACKAGE,
     "datasets.open_image": "Pillow, over a file that the door opened",
@@ -54,7 +52,7 @@ ALLOWED = {
     "jobs.several_devices": "reports of its own processes, in a folder of its own",
     "workflow.job": "the null device",
     "jobs.shards": "batches of the journal, over a file that the door opened; what it writes itself",
-    "stores.source_files": WRITES,
+    "store.source_files": WRITES,
 }
 
 

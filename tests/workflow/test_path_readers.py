@@ -138,7 +138,7 @@ TABLE, TABLES = "results/idsds_table.csv", "results/tables.json"
 PATH_READERS: dict[str, PathReader] = {
     **{
         f"{' '.join(words)} CONFIG": PathReader("micro.yaml", command(*words, "micro.yaml"), CONFIG)
-        for words in (["check"], ["status"], ["report"], ["accept"], ["prune"], ["estimate"], ["bundle"])
+        for words in (["check"], ["status"], ["report"], ["prune"], ["estimate"])
     },
     "run -n CONFIG": PathReader(
         "micro.yaml", command("run", "-n", "micro.yaml"), {**CONFIG, "of another type": BY_SNAKEMAKE}
@@ -157,12 +157,6 @@ PATH_READERS: dict[str, PathReader] = {
     "rank TABLE": PathReader("table.csv", command("rank", "table.csv"), {"a link": CHOSEN, "truncated": NO_DIGEST}),
     "rank RESULTS, a table": PathReader(TABLE, command("rank", "results")),
     "rank RESULTS, a manifest": PathReader(TABLES, command("rank", "results")),
-    "rank BUNDLE": PathReader("run.zip", command("rank", "run.zip"), {"a link": CHOSEN}),
-    "diff RESULTS, a table": PathReader(TABLE, command("diff", "results", "results")),
-    "diff BUNDLE": PathReader("run.zip", command("diff", "run.zip", "run.zip"), {"a link": CHOSEN}),
-    "verify BUNDLE": PathReader("run.zip", command("verify", "run.zip"), {"a link": CHOSEN}),
-    "bundle, a table": PathReader(TABLE, command("bundle", "micro.yaml", "--out", "made.zip")),
-    "bundle, a manifest": PathReader(TABLES, command("bundle", "micro.yaml", "--out", "made.zip")),
     "status, a manifest": PathReader(TABLES, command("status", "micro.yaml"), MANIFEST_MISSING),
     "status, the last run": PathReader("results/.last_run.json", command("status")),
     "prune, a manifest": PathReader(TABLES, command("prune", "micro.yaml"), MANIFEST_MISSING),
@@ -231,9 +225,8 @@ def _output_by_name(work: Callable[[], object]) -> dict[str, str]:
 
 
 def prepared(project: Project) -> Project:
-    """Add a table, a bundle, weights and photographs to a finished project."""
+    """Add a table, weights and photographs to a finished project."""
     project.write_config()
-    project.heatproof("bundle", "micro.yaml", "--out", "run.zip")
     (project.folder / "table.csv").write_text("method,score\na,1\nb,2\nc,3\n")
     weights = next(project.folder.glob("results/weights/digits/vgg/*.safetensors"))
     (project.folder / "weights.safetensors").write_bytes(weights.read_bytes())

@@ -121,12 +121,7 @@ def test_no_planted_secret_is_published(project, home, server_address, monkeypat
     published = project.folder / "published"
     published.mkdir()
     (project.folder / "r.html").rename(published / "r.html")
-    for command in (
-        ("bundle", "micro.yaml", "--out", "published/one.zip"),
-        ("rank", "results", "--out", "published/ranked"),
-        ("diff", "results", str(project.folder / "published/one.zip"), "--out", "published/moved.html"),
-        ("diff", "results", "published/one.zip", "--out", "published/moved.csv"),
-    ):
+    for command in (("rank", "results", "--out", "published/ranked"),):
         done = project.heatproof(*command)
         assert done.returncode == 0, done.stderr
         (published / f"{command[0]}.txt").write_text(done.stdout)
@@ -135,5 +130,3 @@ def test_no_planted_secret_is_published(project, home, server_address, monkeypat
     planted = {*SECRETS, *(path for path in places if len(path) > len("/root"))}
     assert secrets_in(published, planted) == set()
     assert secrets_in(project.folder / "results", planted) == set()
-    with zipfile.ZipFile(published / "one.zip") as archive:
-        assert b"x.safetensors" in archive.read("config.yaml")

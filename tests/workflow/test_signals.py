@@ -130,12 +130,8 @@ def test_a_command_that_is_killed_leaves_no_snakemake_and_no_job(project):
 COMMANDS = {
     "report": ["report", "micro.yaml"],
     "estimate": ["estimate", "micro.yaml", "--images", "1"],
-    "accept": ["accept", "micro.yaml"],
     "prune": ["prune", "micro.yaml"],
-    "bundle": ["bundle", "micro.yaml", "--out", "mine.zip"],
-    "verify": ["verify", "bundle.zip"],
     "rank": ["rank", TABLE, "--out", "ranks"],
-    "diff": ["diff", "results", "results", "--out", "diff.html"],
     "check": ["check", "micro.yaml"],
     "status": ["status", "micro.yaml"],
     "init": ["init", "photos", "--model", "cifar_resnet20", "--out", "new.yaml"],
@@ -162,8 +158,6 @@ def test_a_signal_ends_every_command_without_leftovers(project, command, number)
     """At any moment: the command is done, or reports the signal, and leaves no file and no process."""
     project.write_config()
     (project.folder / "photos/a").mkdir(parents=True)
-    if command == "verify":
-        assert project.heatproof("bundle", "micro.yaml", "--out", "bundle.zip").returncode == 0
     before, ended = files(project.folder), 0
     # At the first signal, some commands have not installed their handlers yet; at the last, others have ended.
     for moment in (0.15, 0.25, 0.35, 0.5, 0.8):

@@ -16,12 +16,23 @@ from heatproof.errors import HeatproofError
 from heatproof.store.publishing import escaped
 from heatproof.workflow.job import run_and_report_errors
 
+# Commands of earlier versions, and what does their work now.
+REMOVED = {
+    "accept": "run the jobs again that other code would make again",
+    "bundle": "pack the results folder, for example with zip",
+    "verify": "read the folder with `heatproof.open`, which compares files with their records",
+    "diff": "read both tables with pandas, and compare their intervals",
+}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status: 0, or 1 with one sentence on what is wrong."""
 
     def work() -> None:
-        options = vars(_parser().parse_args(arguments))
+        words = sys.argv[1:] if arguments is None else arguments
+        if words and words[0] in REMOVED:
+            raise HeatproofError(f"`heatproof {words[0]}` went in heatproof 0.3.0: {REMOVED[words[0]]}.")
+        options = vars(_parser().parse_args(words))
         # Modules of a command are imported when it runs. A command prints, or returns text to print.
         output = resolve_name(options.pop("run"))(*options.pop("paths", ()), **options)
         if output is not None:
@@ -95,9 +106,6 @@ def _parser() -> argparse.ArgumentParser:
     page = command("report", "commands.run:report", report_summary, parents=[last])
     page.add_argument("--cores", metavar="N", help="number of cores; by default all")
 
-    accept_summary = "keep results from other code that the current code reproduces"
-    command("accept", "commands.cli:accept", accept_summary, parents=[configs])
-
     prune_summary = "list results that can be removed, with the cost of recomputing them"
     pruned = command("prune", "commands.prune:prune", prune_summary, parents=[configs])
     target_help = "target of the runs in this folder, instead of all"
@@ -121,15 +129,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     costs.add_argument("--as-if", type=_throughput, metavar="MODEL=N|GPU", help=as_if_help)
 
-    bundle_summary = "write a file to cite: tables, page, config, provenance and checksums of a run"
-    packed = command("bundle", "commands.bundle:bundle", bundle_summary, parents=[last])
-    packed.add_argument("--out", default="heatproof.zip", metavar="FILE.zip")
-    checked = command("verify", "commands.bundle:verify", "check that a bundle is complete and unchanged")
-    checked.add_argument("path", metavar="FILE.zip")
-
-    rank_summary = "rank methods by scores in tables, results folders and bundles"
-    rank = command("rank", "commands.cli:rank", rank_summary)
-    tables_help = "CSV with method, score and any of dataset, model, …; a results folder; or a bundle"
+    rank_summary = "rank methods by scores in tables and results folders"
+    rank = command("rank", "commands.rank:rank", rank_summary)
+    tables_help = "CSV with method, score and any of dataset, model, …; or a results folder"
     rank.add_argument("paths", nargs="+", metavar="TABLE", help=tables_help)
     rank.add_argument("--out", metavar="FOLDER", help="write tables and a heat map of the consistency there")
     rank.add_argument(
@@ -142,12 +144,6 @@ def _parser() -> argparse.ArgumentParser:
     independent_help = "unit that counts once: a network, or each test case, as in the paper on Meta-Rank"
     rank.add_argument("--independent", choices=["network", "case"], default="network", help=independent_help)
     rank.add_argument("--seed", type=int, default=0, help="seed of the resamples")
-
-    diff_summary = "compare the scores of two runs, and list changes that exceed their intervals"
-    moved = command("diff", "commands.diff:print_diff", diff_summary)
-    moved.add_argument("before", metavar="BEFORE", help="results of a run, or its bundle")
-    moved.add_argument("after", metavar="AFTER")
-    moved.add_argument("--out", metavar="FILE", help="write all scores of both runs, as .csv or as a page in .html")
 
     maps = commands.add_parser("maps", help="inspect stored attribution maps")
     map_commands = maps.add_subparsers(required=True, metavar="COMMAND")
@@ -186,28 +182,6 @@ def _throughput(text: str) -> tuple[str, float] | str:
             f"--as-if is {text}: give a model and its images per second, such as resnet50=1200, or one of "
             f"{', '.join(GPUS)}."
         ) from None
-
-
-def accept(*paths: str) -> str:
-    """Keep results from other code whose values are unchanged, and return a report."""
-    from heatproof.store.lock import locked_folder
-    from heatproof.workflow.commands.accept import report
-    from heatproof.workflow.config.files import read_config
-    from heatproof.workflow.plan.graph import Graph
-    from heatproof.workflow.plan.paths import RESULTS
-    from heatproof.workflow.plan.validate import make_plan
-
-    plan = make_plan(read_config(*paths))
-    with locked_folder(RESULTS):
-        return report(Graph(plan), plan.runtime())
-
-
-def rank(*paths: str, **options: Any) -> None:
-    """Rank methods by tables, bundles and results folders."""
-    from heatproof.report.tables import ranking
-    from heatproof.workflow.commands.bundle import tables
-
-    ranking.rank(tables(paths), **options)
 
 
 def show(output: str, methods: list[str] | None, **options: Any) -> str:

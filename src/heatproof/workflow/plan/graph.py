@@ -1,7 +1,7 @@
 """The job graph: the jobs of a config, the files that they read and write, and the keys of their results.
 
-It is read by the rules, by the check of results at the start of a run, by `heatproof accept`, by `heatproof estimate`,
-and by the documentation of stages.
+It is read by the rules, by the check of results at the start of a run, by `heatproof estimate`, and by the
+documentation of stages.
 """
 
 from __future__ import annotations
