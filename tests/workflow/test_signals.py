@@ -15,7 +15,7 @@ import pytest
 from snakemake_project import TABLE, Project
 
 from heatproof.core.signals import SIGNALS, _runs
-from heatproof.files.lock import lock_folder, unlock_folder
+from heatproof.files.lock import HOLDER, lock_folder, unlock_folder
 
 pytestmark = pytest.mark.workflow
 
@@ -102,7 +102,7 @@ def test_a_signal_ends_a_run_with_its_jobs(project, whose, number):
     assert_ended(running, tree, number, "run" if whose == "plain Snakemake" else "command")
     unlock_folder(lock_folder(str(project.folder / "results")))
     assert not (project.folder / "results/.jobs").exists()
-    assert (project.folder / "results/.lock").read_text() == ""
+    assert not (project.folder / "results" / HOLDER).exists()
     assert project.manifests().keys() <= expected.keys() | {"results/tables.json"}
 
 

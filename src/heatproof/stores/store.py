@@ -34,8 +34,8 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from heatproof.core.provenance import digest
 from heatproof.errors import HeatproofError, machine_fault
+from heatproof.files.lock import file_lock
 from heatproof.files.reading import MOST_JSON_BYTES, file_digest, parse_json, read_bytes, reason_of, refuse_links
-from heatproof.files.writing import file_lock
 from heatproof.stores.manifest import CHECKSUM_KEY, require_manifest, shard_manifest_paths
 from heatproof.stores.zarr_format import ArrayMetadata, check_dimensions, checked_metadata, is_list, unpacked_bytes
 
