@@ -4,35 +4,35 @@ import logging
 import os
 from pathlib import Path
 
-import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from heatproof.errors import HeatproofError
 from heatproof.plan.folder import Folder
 from heatproof.plan.graph import Graph
 from heatproof.plan.paths import STALE_TIME
 from heatproof.plan.validate import make_plan
-from heatproof.workflow.start import refuse_unknown_targets
-from heatproof.workflow.terminal import FailedJobs, failure_sentence, print_failure, print_results
+from heatproof.workflow.terminal import Failures, failure_sentence, print_failure, print_results
 
 
-def test_an_unknown_target_is_refused_with_the_nearest_file():
-    graph = Graph(make_plan({}))
-    refuse_unknown_targets(graph, ["all", "results/idsds_table.csv", "mine.txt"])
-    nearest = "makes no 'results/idsds_tabel.csv': did you mean 'results/idsds_table.csv'"
-    with pytest.raises(HeatproofError, match=nearest):
-        refuse_unknown_targets(graph, ["results/idsds_tabel.csv"])
+def record_of(message="", **values):
+    record = logging.LogRecord("snakemake", logging.INFO, "", 0, message, None, None)
+    record.__dict__.update(values)
+    return record
+
+
+def test_an_unknown_target_is_explained_with_the_nearest_file(capsys):
+    text = "MissingRuleException:\nNo rule to produce results/idsds_tabel.csv (if you use input functions ...)."
+    Failures(Graph(make_plan({}))).handle(record_of(text, event=LogEvent.ERROR))
+    sentence = "heatproof: This config makes no 'results/idsds_tabel.csv': did you mean 'results/idsds_table.csv'?\n"
+    assert capsys.readouterr().err == sentence
 
 
 def test_the_error_of_the_job_that_failed_first_is_printed(tmp_path, capsys):
     log = tmp_path / "job.log"
     log.write_text("12:00:00 begun\nheatproof: The checkpoint m.pt is damaged.\n")
-    jobs = FailedJobs()
+    failures = Failures(Graph(make_plan({})))
     for event, rule in ((LogEvent.JOB_INFO, "tables"), (LogEvent.JOB_ERROR, "drops"), (LogEvent.JOB_ERROR, "score")):
-        record = logging.LogRecord("snakemake", logging.INFO, "", 0, "", None, None)
-        record.__dict__.update(event=event, rule_name=rule, log=[str(log)])
-        jobs.handle(record)
-    print_failure(jobs)
+        failures.handle(record_of(event=event, rule_name=rule, log=[str(log)]))
+    print_failure(failures)
     sentence = "heatproof: The checkpoint m.pt is damaged. (1 other jobs failed as well.)"
     assert capsys.readouterr().err.splitlines()[-2:] == [f"Failed: drops ({log})", sentence]
 

@@ -28,10 +28,8 @@ try:
     graph = start.check_before_start(config, is_main, deployment, is_local)
     plan, results = graph.plan, graph.plan.results
     if is_main:
-        failed_jobs = terminal.FailedJobs()
-        logger.addHandler(failed_jobs)
-        if workflow.dag_settings:
-            start.refuse_unknown_targets(graph, workflow.dag_settings.targets)
+        failures = terminal.Failures(graph)
+        logger.addHandler(failures)
         # `workflow.dryrun` is false until Snakemake has an executor, which is created after this file is read.
         start.start_run(graph, results.root, workflow.output_settings.dryrun)
 except Exception as error:
@@ -123,4 +121,4 @@ def print_failure():
     if reason := start.explain_failure(results.root):
         print(escaped(f"heatproof: {reason}"), file=sys.stderr)
     # At exit, after the last lines of Snakemake.
-    atexit.register(terminal.print_failure, failed_jobs)
+    atexit.register(terminal.print_failure, failures)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from heatproof.core.provenance import digest
-from heatproof.core.registry import suggest_name
 from heatproof.core.signals import CONTROLLER, EndedBySignal, end_with_parent, install_signal_handlers, received_signal
 from heatproof.core.specs import spec_file_name
 from heatproof.errors import RESUME_HINT, HeatproofError, machine_fault
@@ -82,22 +81,6 @@ def check_before_start(
         for sentence in gaps:
             print(escaped(f"heatproof: {sentence} The run goes on without it."), file=sys.stderr)
     return Graph(plan)
-
-
-def refuse_unknown_targets(graph: Graph, targets: Iterable[str]) -> None:
-    """Refuse files of the results folder that this config does not make.
-
-    Raises
-    ------
-    HeatproofError
-        With the most similar file that it makes.
-    """
-    missing = [path for path in targets if path.startswith(f"{graph.plan.results.root}/") and not os.path.lexists(path)]
-    products = {file for job in graph.jobs() for file in job.outputs} if missing else set()
-    for path in missing:
-        if path not in products:
-            suggestion = suggest_name(path, {file for file in products if ".zarr/" not in file})
-            raise HeatproofError(f"This config makes no {path!r}: {suggestion}")
 
 
 def refuse_packages_of_folder(deployment: Any) -> None:

@@ -6,12 +6,14 @@ import csv
 import io
 import logging
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from heatproof.core.registry import suggest_name
 from heatproof.errors import HeatproofError
 from heatproof.files.publishing import escaped
 from heatproof.files.reading import open_regular, read_result_bytes, refuse_links
@@ -21,6 +23,7 @@ from heatproof.plan.stage import STAGES
 
 if TYPE_CHECKING:
     from heatproof.plan.folder import Folder
+    from heatproof.plan.graph import Graph
 
 VERDICTS = 6
 RANKING_LINES = 3
@@ -28,25 +31,31 @@ RANKING_LINES = 3
 END_OF_A_LOG = 2**20
 
 
-class FailedJobs(logging.Handler):
-    """Remembers the rule and the logs of each job that fails, from Snakemake's events."""
+class Failures(logging.Handler):
+    """Remembers the rule and the logs of each job that fails, and explains targets that the config does not make."""
 
-    def __init__(self) -> None:
+    def __init__(self, graph: Graph) -> None:
         super().__init__()
-        self.failed: list[tuple[str, list[str]]] = []
+        self.graph = graph
+        self.jobs: list[tuple[str, list[str]]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Remember a job that failed."""
+        """Read an event or a message of Snakemake."""
         if getattr(record, "event", None) == LogEvent.JOB_ERROR:
             logs = list(record.__dict__["log"])
             # The name of the log has those of network and shard.
-            self.failed.append((f"Failed: {record.__dict__['rule_name']} ({', '.join(logs)})", logs))
+            self.jobs.append((f"Failed: {record.__dict__['rule_name']} ({', '.join(logs)})", logs))
+        elif str(record.msg).startswith("MissingRuleException"):
+            products = {file for job in self.graph.jobs() for file in job.outputs if ".zarr/" not in file}
+            for path in re.findall(r"No rule to produce (\S+)", str(record.msg)):
+                sentence = f"This config makes no {path!r}: {suggest_name(path, products)}"
+                print(escaped(f"heatproof: {sentence}"), file=sys.stderr)
 
 
-def print_failure(jobs: FailedJobs) -> None:
+def print_failure(failures: Failures) -> None:
     """Print the error of the job that failed first."""
-    for job, logs in jobs.failed[:1]:
-        others = len({job for job, _ in jobs.failed}) - 1
+    for job, logs in failures.jobs[:1]:
+        others = len({job for job, _ in failures.jobs}) - 1
         more = f" ({others} other jobs failed as well.)" if others else ""
         print(escaped(f"\n{job}\nheatproof: {failure_sentence(logs)}{more}"), file=sys.stderr, flush=True)
 
