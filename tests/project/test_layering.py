@@ -93,7 +93,6 @@ ALLOWED: dict[str, set[str]] = {
         "plan",
         "stages",
         "training",
-        "workflow",
     },
     "commands": {
         "config",

@@ -19,7 +19,6 @@ REASONS = {
     "files/tables.py: zlib": "unpacks a table of labels that is packed with gzip, up to a bound",
     "commands/run.py: subprocess": "starts Snakemake on the Snakefile of the package or the one that is named",
     "workflow/start.py: subprocess": "starts the job that lists the images of a dataset again whose files changed",
-    "estimate/measure.py: subprocess": "starts this Python on a module of heatproof, which measures one stage's memory",
     "testing/_side_effects.py: multiprocessing": "reads the start method, and sets it back; it starts nothing",
     "jobs/several_devices.py: multiprocessing": "a training on several devices is a process for each",
     "jobs/several_devices.py: torch.multiprocessing": "names the errors of those processes",

@@ -12,7 +12,6 @@ from typing import Any
 
 from heatproof.core.grids import parse_grid_name
 from heatproof.core.options import parse_duration
-from heatproof.errors import HeatproofError
 from heatproof.files.publishing import escaped
 from heatproof.workflow.job import run_and_report_errors
 
@@ -118,10 +117,6 @@ def _parser() -> argparse.ArgumentParser:
     costs.add_argument("--seconds", dest="budget", metavar="SECONDS", type=float, default=300, help=seconds_help)
     budget_help = "instead of the config's; prints how many images fit"
     costs.add_argument("--budget", dest="within", type=parse_duration, metavar="TIME", help=budget_help)
-    as_if_help = (
-        "for a device where MODEL has a throughput of N images per second, or for a GPU with a published throughput"
-    )
-    costs.add_argument("--as-if", type=_throughput, metavar="MODEL=N|GPU", help=as_if_help)
 
     bundle_summary = "write a file to cite: tables, page, config, provenance and checksums of a run"
     packed = command("bundle", "heatproof.commands.bundle:bundle", bundle_summary, parents=[last])
@@ -173,21 +168,6 @@ def _names(text: str) -> list[str]:
 
 def _grid(text: str) -> Any:
     return parse_grid_name(text)
-
-
-def _throughput(text: str) -> tuple[str, float] | str:
-    from heatproof.estimate.estimate import GPUS
-
-    model, _, rate = text.rpartition("=")
-    if text in GPUS:
-        return text
-    try:
-        return model, float(rate)
-    except ValueError:
-        raise HeatproofError(
-            f"--as-if is {text}: give a model and its images per second, such as resnet50=1200, or one of "
-            f"{', '.join(GPUS)}."
-        ) from None
 
 
 def accept(*paths: str) -> str:
