@@ -5,6 +5,9 @@ import os
 import pytest
 
 from heatproof.commands.cli import main
+from heatproof.errors import HeatproofError
+from heatproof.estimate.measure import Bench
+from heatproof.plan.validate import make_plan
 
 
 @pytest.mark.slow
@@ -29,3 +32,12 @@ def test_the_command_times_every_stage(tmp_path, monkeypatch, capsys):
     assert "saliency" in output
     assert "Not measured: memory" in output
     assert os.listdir(tmp_path) == ["tiny.yaml"]
+
+
+def test_a_stage_that_fails_is_named(tmp_path):
+    def work():
+        raise ValueError("no such luck")
+
+    plan = make_plan({"evaluation": {"images": 4}, "explainers": ["saliency"]})
+    with pytest.raises(HeatproofError, match="drops fails on the first 2 images: no such luck"):
+        Bench(plan, tmp_path, 2, print).seconds(work, "drops")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -78,10 +79,7 @@ def estimate(
     if within is None and plan.config["budget"] != "none":
         within = parse_duration(plan.config["budget"])
     count = min(images or images_to_time(max(_size_of(plan, *pair) for pair in plan.pairs())), plan.images)
-    # Jobs report their progress.
-    logging.getLogger("heatproof").setLevel(logging.WARNING)
-    log.setLevel(logging.INFO)
-    with tempfile.TemporaryDirectory(prefix="heatproof-estimate-") as folder:
+    with _only_own_lines(), tempfile.TemporaryDirectory(prefix="heatproof-estimate-") as folder:
         bench = Bench(plan, Path(folder), count, partial(log.info, "timing %s"))
         measured, scaled = time_all(bench, responses, budget, missing_datasets)
     notes = []
@@ -98,6 +96,20 @@ def estimate(
     if within is not None:
         lines += ["", _describe_fitting_images(plan, measured, workers, responses, within)]
     return "\n".join([*lines, *notes, NOT_MEASURED])
+
+
+@contextmanager
+def _only_own_lines() -> Iterator[None]:
+    """Leave out the lines in which jobs report their progress."""
+    levels = {logging.getLogger("heatproof"): logging.WARNING, log: logging.INFO}
+    before = {logger: logger.level for logger in levels}
+    for logger, level in levels.items():
+        logger.setLevel(level)
+    try:
+        yield
+    finally:
+        for logger, level in before.items():
+            logger.setLevel(level)
 
 
 def _describe_map_sizes(plan: Plan, measured: account.Measured) -> str:
