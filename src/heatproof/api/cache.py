@@ -26,7 +26,7 @@ from heatproof.core.adaptive_batch_size import describe_device
 from heatproof.core.hooks import counted_as_check
 from heatproof.core.provenance import digest, library_versions
 from heatproof.errors import HeatproofError, machine_fault
-from heatproof.files.lock import HOLDER, LOCK, locked_folder
+from heatproof.files.lock import LOCK, locked_folder
 from heatproof.files.reading import printable_path, reason_of, refuse_links_in, resolve_user_folder
 from heatproof.stores.array_cache import BatchFolder
 from heatproof.stores.manifest import read_checksummed, write_checksummed
@@ -225,7 +225,7 @@ def _require_cache_folder(root: Path) -> None:
         raise HeatproofError(
             machine_fault(error) or f"The cache {printable_path(root)} cannot be read ({error})."
         ) from None
-    others = [name for name in names if name not in (LOCK, HOLDER) and MARK_FILE not in name]
+    others = [name for name in names if not name.endswith(LOCK) and MARK_FILE not in name]
     if others and MARK_FILE not in names:
         raise HeatproofError(
             f"{printable_path(root)} is not a cache of heatproof, because it contains {printable_path(others[0])!r}: "

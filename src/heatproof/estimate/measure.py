@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -116,7 +117,7 @@ class Bench:
         """Run a job that makes shards of stores, and return its cost, with that of each store from its manifest."""
         spec = replace(cast("ShardStage", job.spec), shard=ShardRange(0, self.images, (0, self.images)))
         began = time.perf_counter()
-        seconds = self.seconds(lambda: spec.run(self.runtime), job.stage)
+        seconds = self.seconds(partial(spec.run, self.runtime), job.stage)
         share = seconds / (time.perf_counter() - began)
         cost = JobCost(seconds, metadata_files=_metadata_files(job))
         names = [entry.name for entry in getattr(spec, "explainers", ())] or [job.stage]
@@ -154,8 +155,9 @@ class Bench:
 
         # The first passes take longer.
         seconds = min(self.seconds(gradient, f"a gradient of {model}") for _ in range(3))
+        height, width = images.shape[-2:]
         splits = {name: len(data.splits[name]) for name in ("train", "validation")}
-        return TimedNetwork(seconds / count, tuple(images.shape[-2:]), splits)
+        return TimedNetwork(seconds / count, (height, width), splits)
 
     def training(self, dataset: str, model: str, weights: str) -> TimedSteps:
         """Time some steps of the training of certain weights."""
@@ -203,14 +205,11 @@ class Bench:
         """Return the mean cost of scoring some metrics on existing stores."""
         total, slopes = 0.0, 0.0
         for metric in metrics:
-            job = Graph(self.plan).job("score", self.plan.case(dataset, model, self.plan.weights[-1], metric).where)
-            spec = replace(cast("Score", job.spec), shard_size=self.images)
-
-            def score(images: int, spec: Score = spec) -> None:
-                replace(spec, images=images).run(self.runtime)
-
+            where = self.plan.case(dataset, model, self.plan.weights[-1], metric).where
+            spec = replace(cast("Score", Graph(self.plan).spec("score", **where)), shard_size=self.images)
             # The first takes longer, because it imports libraries.
-            _, least, more = (self.seconds(lambda n=n: score(n), metric) for n in (1, 1, self.images))
+            jobs = [replace(spec, images=images) for images in (1, 1, self.images)]
+            _, least, more = (self.seconds(partial(job.run, self.runtime), metric) for job in jobs)
             total += least
             slopes += max(more - least, 0.0) / max(self.images - 1, 1)
         count = max(len(metrics), 1)
