@@ -77,7 +77,7 @@ onstart:
 
 
 onsuccess:
-    print_results(plan.results)
+    terminal.print_results(plan.results)
 
 
 onerror:

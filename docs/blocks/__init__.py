@@ -38,11 +38,6 @@ HEADS = {
         "MiB beyond the process": "peak above the memory before the call (MiB)",
         "MiB kept": "size of the cache (MiB)",
     },
-    "estimate_error/estimate_error": {
-        "estimated s": "estimated (s)",
-        "measured s": "measured (s)",
-        "estimated over measured": "estimated ÷ measured",
-    },
     "full_size/full_size": {
         "results": "existing results",
         "jobs": "jobs to start",

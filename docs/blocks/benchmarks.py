@@ -22,7 +22,6 @@ FILES = {
     "peers": ["peers.csv"],
     "same_task": ["same_task.csv"],
     "device": ["device.csv"],
-    "estimate_error": ["estimate_error.csv"],
     "main_command": ["main_command.csv"],
     "pic": ["pic.csv"],
     "no_batch_norm": ["no_batch_norm.csv"],

@@ -19,7 +19,6 @@ SMALLEST = {
     "data_start": ["--small", "--out", "{out}"],
     "definitions": ["--small", "--out", "{out}"],
     "device": ["--small", "--out", "{out}"],
-    "estimate_error": ["--small", "--out", "{out}"],
     "falsification": ["--small", "--out", "{out}"],
     "first_pass": ["--small", "--out", "{out}"],
     "full_size": ["--small", "--out", "{out}"],
@@ -66,7 +65,7 @@ def test_every_benchmark_has_a_test():
 
 
 # They take 20 s and more even with preloaded libraries.
-LONG = ("falsification", "metric_quality", "pic", "pic_floor", "best_set", "estimate_error", "broken_network")
+LONG = ("falsification", "metric_quality", "pic", "pic_floor", "best_set", "broken_network")
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,9 @@ def test_models_and_explainers_of_a_config_are_listed(tmp_path, capsys):
 
 def test_report_imports_no_torch():
     names = ("report.stores", "report.figures.map_figure", "report.figures.plots", "report.page.page")
-    modules = ", ".join(f"heatproof.{name}" for name in (*names, "commands.list_names", "commands.list_stores"))
+    modules = ", ".join(
+        f"heatproof.{name}" for name in (*names, "workflow.commands.list_names", "workflow.commands.list_stores")
+    )
     program = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,10 +1,13 @@
-"""A complete estimate: real jobs on two images, each in its own process."""
+"""A complete estimate: real jobs on two images."""
 
 import os
 
 import pytest
 
+from heatproof.errors import HeatproofError
 from heatproof.workflow.commands.cli import main
+from heatproof.workflow.estimate.measure import Bench
+from heatproof.workflow.plan.validate import make_plan
 
 
 @pytest.mark.slow
@@ -27,9 +30,14 @@ def test_the_command_times_every_stage(tmp_path, monkeypatch, capsys):
     assert jobs["curves"] == "2"
     assert "seconds of the device" in output
     assert "saliency" in output
+    assert "Not measured: memory" in output
     assert os.listdir(tmp_path) == ["tiny.yaml"]
 
 
-def test_a_throughput_without_a_number_is_reported_at_once(capsys):
-    assert main(["estimate", "none.yaml", "--as-if", "resnet50"]) == 1
-    assert "resnet50=1200, or one of t4, v100" in capsys.readouterr().err
+def test_a_stage_that_fails_is_named(tmp_path):
+    def work():
+        raise ValueError("no such luck")
+
+    plan = make_plan({"evaluation": {"images": 4}, "explainers": ["saliency"]})
+    with pytest.raises(HeatproofError, match="drops fails on the first 2 images: no such luck"):
+        Bench(plan, tmp_path, 2, print).seconds(work, "drops")

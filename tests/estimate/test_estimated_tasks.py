@@ -3,12 +3,10 @@
 import pytest
 from toy_project import BASE
 
-from heatproof.core.specs import Runtime
 from heatproof.store.writing import write_text
 from heatproof.workflow.config.files import merge
-from heatproof.workflow.estimate.child import TimeTraining, TimeWeights
 from heatproof.workflow.estimate.estimate import plan_of
-from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.estimate.measure import Bench
 from heatproof.workflow.plan.validate import make_plan
 
 CASES = {
@@ -24,13 +22,9 @@ def test_trainings_and_passes_are_timed(tmp_path, case):
     datasets = [{"toy": {"dataset": "task_examples:dataset", "task": task}}]
     change = {"pretraining": {"epochs": 0}, "evaluation": {"images": 6}, "datasets": datasets, "target": target}
     plan = make_plan(merge(BASE, merge(change, {"models": [model]})))
-    spec = Graph(plan).spec("finetune", dataset="toy", model="net", weights="finetuned")
-    runtime = Runtime(4, 1, "cpu")
-    steps = TimeTraining(spec.dataset, spec.model, spec.training, 2, spec.ignores_labels).run(runtime)
-    assert steps["train"] > 0
-    weights = [str(tmp_path / "w.safetensors")]
-    passes = TimeWeights(plan.dataset_spec("toy"), spec.model, weights, 2, target).run(runtime)
-    assert passes["gradient"] > 0
+    bench = Bench(plan, tmp_path, 2, print)
+    assert bench.training("toy", "net", "finetuned").train > 0
+    assert bench.network("toy", "net").gradient > 0
 
 
 def test_a_stand_in_has_the_task_of_the_dataset(tmp_path):

@@ -1,5 +1,6 @@
 """Users without write permission for a results folder cannot block others from working on it."""
 
+import errno
 import fcntl
 import os
 import stat
@@ -11,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from heatproof.errors import HeatproofError
-from heatproof.store.lock import LOCK, lock_folder, unlock_folder
-from heatproof.store.writing import file_lock
+from heatproof.store.lock import HOLDER, LOCK, file_lock, lock_folder, unlock_folder
 
 SOMEBODY, GROUP = 65534, 65533
 # Opens a file in any way that is permitted, and takes its lock.
@@ -68,7 +68,6 @@ def make(lock: str, folder: Path) -> Path:
 @needs_root
 @pytest.mark.parametrize("umask", [0o022, 0o002, 0o000])
 @pytest.mark.parametrize("lock", ["the folder's", "a store's"])
-@pytest.mark.parametrize("before", [None, 0o644, 0o666])
 @pytest.mark.parametrize(
     ("mode", "group", "may"),
     [
@@ -81,16 +80,11 @@ def make(lock: str, folder: Path) -> Path:
     ],
     ids=["owner", "group", "another group", "all", "group that only reads"],
 )
-def test_users_who_may_hold_a_lock(results, umask, lock, before, mode, group, may):
+def test_users_who_may_hold_a_lock(results, umask, lock, mode, group, may):
     results.chmod(mode)
     os.chown(results, 0, group)
     old = os.umask(umask)
     try:
-        if before is not None:
-            # As left by an earlier version.
-            path = results / (LOCK if lock == "the folder's" else ".saliency.zarr.lock")
-            path.touch()
-            path.chmod(before)
         path = make(lock, results)
     finally:
         os.umask(old)
@@ -119,15 +113,39 @@ def test_two_users_of_a_group_can_work_in_turn(results):
 def test_a_pipe_in_place_of_a_lock_is_refused(results, lock):
     path = results / (LOCK if lock == "the folder's" else ".saliency.zarr.lock")
     os.mkfifo(path)
-    with pytest.raises(HeatproofError, match=r"is no regular file: remove it"):
+    with pytest.raises(HeatproofError, match=r"is a named pipe, not a regular file: remove it"):
         make(lock, results)
 
 
 @pytest.mark.parametrize("lock", ["the folder's", "a store's"])
-def test_a_file_system_without_permissions_or_locks(results, lock, monkeypatch):
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP])
+def test_a_file_system_without_permissions_or_locks(results, lock, number, monkeypatch):
     def fails(*arguments):
-        raise OSError(38, "Function not implemented")
+        raise OSError(number, os.strerror(number))
 
-    for module, name in ((os, "fchmod"), (os, "chown"), (fcntl, "flock")):
+    for module, name in ((os, "chown"), (fcntl, "flock")):
         monkeypatch.setattr(module, name, fails)
     assert stat.S_ISREG(make(lock, results).stat().st_mode)
+
+
+# Holds the lock of a folder until its input ends.
+HOLD_FOLDER = """
+import sys
+from heatproof.store.lock import lock_folder
+held = lock_folder(sys.argv[1])
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_second_run_names_the_first_and_a_killed_one_leaves_the_folder_free(results):
+    command = [sys.executable, "-c", HOLD_FOLDER, str(results)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        for _ in range(2):
+            with pytest.raises(HeatproofError, match=rf"process {other.pid} on {os.uname().nodename}\): wait for it"):
+                lock_folder(str(results))
+        other.kill()
+        other.wait()
+    unlock_folder(lock_folder(str(results)))
+    assert not (results / HOLDER).exists()

@@ -198,7 +198,6 @@ def test_a_store_that_needs_a_pickle_is_damaged(tmp_path):
 PLAIN = {
     "api/choose.py": "what a caller's own data are planned to take",
     "core/batches.py": "words of our own for a step, and numbers",
-    "estimate/child.py": "JSON for the process that started it",
     "commands/list_stores.py": "cells that were escaped one by one",
     "commands/run.py": "the name of a signal",
     "workflow/terminal.py": "paths of the results folder",

@@ -444,7 +444,7 @@ def test_control_characters_of_logs_and_errors_are_not_printed(tmp_path, monkeyp
     monkeypatch.setattr(root, "handlers", [])
     assert run_and_report_errors(lambda: logging.getLogger("heatproof.x").info("image %s", CONTROL)) == 0
     (tmp_path / "job.log").write_text(f"heatproof: no image {CONTROL}\n", encoding="utf-8")
-    print_failure(SimpleNamespace(failed=[("maps", ["job.log"])]))
+    print_failure(SimpleNamespace(jobs=[("maps", ["job.log"])]))
     (tmp_path / "results").mkdir()
     ranked = f"rank,method,kappa,ci_low,ci_high\n1,{CONTROL},0.5,,\n"
     (tmp_path / "results/meta_rank.csv").write_text(ranked, encoding="utf-8")

@@ -15,7 +15,6 @@ from jobs import write_listed
 
 from heatproof.core.provenance import digest
 from heatproof.errors import HeatproofError
-from heatproof.store import lock
 from heatproof.store.lock import lock_folder, unlock_folder
 from heatproof.store.manifest import CHECKSUM_KEY, read_checksummed, require_manifest, touch, write_checksummed
 from heatproof.store.reading import file_digest, read_json
@@ -343,25 +342,3 @@ def test_two_working_folders_cannot_write_one_results_folder_at_once(tmp_path):
     refused(lambda: lock_folder(str(tmp_path / "two/results")), f"process {os.getpid()} on {os.uname().nodename}")
     unlock_folder(held)
     unlock_folder(lock_folder(str(tmp_path / "two/results")))
-
-
-@pytest.mark.parametrize(
-    ("holder", "age", "is_free"),
-    [
-        ({"host": "elsewhere", "process": 1, "started": 1.0}, 5, False),
-        ({"host": "elsewhere", "process": 1, "started": 1.0}, 3600, True),
-        ({"host": os.uname().nodename, "process": 2**22 + 1, "started": 1.0}, 5, True),
-        ({"host": os.uname().nodename, "process": os.getppid(), "started": 1.0}, 5, True),
-    ],
-)
-def test_locks_work_on_a_file_system_without_locks(tmp_path, monkeypatch, holder, age, is_free):
-    """A run on another host is detected by the time of its lock file; a lock that a crash left expires soon."""
-    monkeypatch.setattr(lock, "_lock", lambda file: True)
-    path = tmp_path / lock.LOCK
-    path.write_text(json.dumps(holder))
-    when = path.stat().st_mtime - age
-    os.utime(path, (when, when))
-    if is_free:
-        unlock_folder(lock_folder(str(tmp_path)))
-    else:
-        refused(lambda: lock_folder(str(tmp_path)), "process 1 on elsewhere", f"remove {path}")

@@ -15,11 +15,12 @@ import pytest
 from snakemake_project import TABLE, Project
 
 from heatproof.core.signals import SIGNALS, _runs
-from heatproof.store.lock import lock_folder, unlock_folder
+from heatproof.store.lock import HOLDER, lock_folder, unlock_folder
 
 pytestmark = pytest.mark.workflow
 
 RUN = ["-P", "-m", "heatproof", "run", "micro.yaml", "--cores", "2", "--target", TABLE]
+JOB_ENDED = "heatproof: The job was ended by "
 SNAKEMAKE = ["-m", "snakemake", "--cores", "2", TABLE, "--configfile", "micro.yaml"]
 
 
@@ -59,11 +60,11 @@ def assert_ended(running: subprocess.Popen[str], tree: list[psutil.Process], num
     output = running.communicate(timeout=60)[1]
     assert not any(map(_runs, tree))
     assert running.returncode == 128 + number, output
-    ours = [line for line in output.splitlines() if line.startswith("heatproof: ")]
+    # Snakemake also shows the logs of jobs that the signal has ended.
+    ours = [line for line in output.splitlines() if line.startswith("heatproof: ") and not line.startswith(JOB_ENDED)]
     assert len(ours) == 1, output
     assert ours[0].startswith(f"heatproof: The {what} was ended by {signal.Signals(number).name}, ")
     assert "Traceback" not in output
-    assert "failed" not in output
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_a_signal_ends_a_run_with_its_jobs(project, whose, number):
     assert_ended(running, tree, number, "run" if whose == "plain Snakemake" else "command")
     unlock_folder(lock_folder(str(project.folder / "results")))
     assert not (project.folder / "results/.jobs").exists()
-    assert (project.folder / "results/.lock").read_text() == ""
+    assert not (project.folder / "results" / HOLDER).exists()
     assert project.manifests().keys() <= expected.keys() | {"results/tables.json"}
 
 

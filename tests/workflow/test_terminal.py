@@ -1,119 +1,40 @@
-"""The terminal output of a run, from Snakemake's events."""
+"""The last lines of a run, after Snakemake's own."""
 
 import logging
 import os
 from pathlib import Path
 
-import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from heatproof.workflow.plan.folder import Folder
 from heatproof.workflow.plan.graph import Graph
 from heatproof.workflow.plan.paths import STALE_TIME
 from heatproof.workflow.plan.validate import make_plan
-from heatproof.workflow.terminal import (
-    EventFormatter,
-    Progress,
-    duration,
-    failure_sentence,
-    job_line,
-    print_failure,
-    print_results,
-)
+from heatproof.workflow.terminal import Failures, failure_sentence, print_failure, print_results
 
 
-@pytest.fixture(scope="module")
-def graph():
-    return Graph(make_plan({}))
+def record_of(message="", **values):
+    record = logging.LogRecord("snakemake", logging.INFO, "", 0, message, None, None)
+    record.__dict__.update(values)
+    return record
 
 
-def line_of(formatter, event, text="", **fields):
-    record = logging.LogRecord("snakemake", logging.INFO, "", 0, text, None, None)
-    record.__dict__.update(event=event, **fields)
-    return formatter.format(record)
-
-
-def started(formatter, rule, jobid=1, **wildcards):
-    fields = {"rule_name": rule, "rule_msg": f"{rule} message", "jobid": jobid, "wildcards": wildcards}
-    return line_of(formatter, LogEvent.JOB_INFO, **fields)
-
-
-@pytest.mark.parametrize(
-    ("rule", "wildcards", "expected"),
-    [
-        (
-            "attribute",
-            {"dataset": "digits", "model": "cifar_resnet20", "weights": "finetuned", "shard": "0"},
-            "attribute message: digits / cifar_resnet20 finetuned, 64 images",
-        ),
-        (
-            "drops",
-            {"dataset": "digits", "model": "m", "weights": "w", "grid": "4", "baseline": "zeros", "shard": "0"},
-            "digits / m w / grid 4, zeros",
-        ),
-        ("tables", {}, "tables message"),
-    ],
-)
-def test_a_job_has_one_line_of_output(graph, rule, wildcards, expected):
-    line = started(EventFormatter(graph), rule, **wildcards) if rule != "drops" else job_line("", wildcards)
-    assert expected in line
-    assert "\n" not in line
-
-
-def test_messages_name_images_of_a_later_shard():
-    assert job_line("maps", {}, (64, 100)) == "maps, 36 images from 64"
-
-
-@pytest.mark.parametrize("event", [LogEvent.JOB_FINISHED, LogEvent.WORKFLOW_STARTED, LogEvent.SHELLCMD])
-def test_lines_without_information_are_not_printed(graph, event):
-    fields = {"cmd": "x", "datetime": "", "workflow_id": ""}
-    assert line_of(EventFormatter(graph), event, "Finished jobid: 3", **fields) == ""
-
-
-def test_lines_of_the_scheduler_are_not_printed_but_errors_are(graph):
-    assert line_of(EventFormatter(graph), None, "Select jobs to execute...") == ""
-    assert line_of(EventFormatter(graph), None, "MissingInputException: x") == "MissingInputException: x"
-
-
-def test_an_unknown_target_is_reported_with_the_nearest_file(graph):
+def test_an_unknown_target_is_explained_with_the_nearest_file(capsys):
     text = "MissingRuleException:\nNo rule to produce results/idsds_tabel.csv (if you use input functions ...)."
-    line = line_of(EventFormatter(graph), LogEvent.ERROR, text)
-    assert line == "heatproof: This config makes no 'results/idsds_tabel.csv': did you mean 'results/idsds_table.csv'?"
+    Failures(Graph(make_plan({}))).handle(record_of(text, event=LogEvent.ERROR))
+    sentence = "heatproof: This config makes no 'results/idsds_tabel.csv': did you mean 'results/idsds_table.csv'?\n"
+    assert capsys.readouterr().err == sentence
 
 
-def test_progress_has_a_rate_and_is_printed_rarely(monkeypatch):
-    now = iter([100.0, 130.0, 131.0, 160.0])
-    monkeypatch.setattr("heatproof.workflow.terminal.time.monotonic", lambda: next(now))
-    progress = Progress()
-    assert progress.line(10, 40) == "10 of 40 jobs done, 20 per minute, 90 s left at this rate".replace(
-        "90 s", duration(90)
-    )
-    assert progress.line(11, 40) == ""
-    assert progress.line(40, 40) == "40 of 40 jobs done, 40 per minute"
-
-
-def test_progress_mentions_a_time_beyond_the_budget(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr("heatproof.workflow.terminal.time.monotonic", lambda: now[0])
-    within, beyond = Progress(budget="2h"), Progress(budget="30min")
-    now[0] = 600.0
-    assert within.line(10, 40).endswith("30 min left at this rate")
-    assert beyond.line(10, 40).endswith("30 min left at this rate, beyond the budget of 30min")
-
-
-def test_durations_have_a_suitable_unit():
-    assert [duration(seconds) for seconds in (5, 600, 7200)] == ["5 s", "10 min", "2.0 h"]
-
-
-def test_the_error_of_a_failed_job_is_printed_last(graph, tmp_path, capsys):
+def test_the_error_of_the_job_that_failed_first_is_printed(tmp_path, capsys):
     log = tmp_path / "job.log"
     log.write_text("12:00:00 begun\nheatproof: The checkpoint m.pt is damaged.\n")
-    formatter = EventFormatter(graph)
-    started(formatter, "tables", jobid=7)
-    failed = {"rule_name": "tables", "jobid": 7, "log": [str(log)]}
-    assert "failed: tables message" in line_of(formatter, LogEvent.JOB_ERROR, **failed)
-    print_failure(formatter)
-    assert capsys.readouterr().err.splitlines()[-1] == "heatproof: The checkpoint m.pt is damaged."
+    failures = Failures(Graph(make_plan({})))
+    for event, rule in ((LogEvent.JOB_INFO, "tables"), (LogEvent.JOB_ERROR, "drops"), (LogEvent.JOB_ERROR, "score")):
+        failures.handle(record_of(event=event, rule_name=rule, log=[str(log)]))
+    print_failure(failures)
+    sentence = "heatproof: The checkpoint m.pt is damaged. (1 other jobs failed as well.)"
+    assert capsys.readouterr().err.splitlines()[-2:] == [f"Failed: drops ({log})", sentence]
 
 
 def test_a_python_error_is_reported_with_its_log(tmp_path):

@@ -1,4 +1,5 @@
 # Everything that is not a rule. The job graph (heatproof.workflow.plan.graph) has the names, paths and spec of each job.
+import atexit
 import os
 import sys
 from functools import cache
@@ -14,8 +15,7 @@ from heatproof.store.publishing import escaped
 from heatproof.workflow.plan import paths
 from heatproof.workflow.plan.graph import benchmark_of
 from heatproof.workflow.plan.stage import STAGES
-from heatproof.workflow import last_run, start
-from heatproof.workflow.terminal import print_results, replace_snakemake_output
+from heatproof.workflow import last_run, start, terminal
 
 NAME = r"[\w.-]+"
 ENVIRONMENT = "../../envs/heatproof.yaml"
@@ -28,7 +28,8 @@ try:
     graph = start.check_before_start(config, is_main, deployment, is_local)
     plan, results = graph.plan, graph.plan.results
     if is_main:
-        replace_snakemake_output(logger, graph)
+        failures = terminal.Failures(graph)
+        logger.addHandler(failures)
         # `workflow.dryrun` is false until Snakemake has an executor, which is created after this file is read.
         start.start_run(graph, results.root, workflow.output_settings.dryrun)
 except Exception as error:
@@ -91,7 +92,9 @@ def outputs_of(stage):
 
 
 def message_of(stage):
-    return STAGES[stage].message
+    # Snakemake prints it alone, so that it names the network and the shard.
+    has_wildcards = any(STAGES[stage].all_wildcards(plan))
+    return STAGES[stage].message + (": {wildcards}" if has_wildcards else "")
 
 
 def benchmark_file(stage, *wildcards):
@@ -117,3 +120,5 @@ def training_gpus(w):
 def print_failure():
     if reason := start.explain_failure(results.root):
         print(escaped(f"heatproof: {reason}"), file=sys.stderr)
+    # At exit, after the last lines of Snakemake.
+    atexit.register(terminal.print_failure, failures)

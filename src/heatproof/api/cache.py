@@ -225,7 +225,7 @@ def _require_cache_folder(root: Path) -> None:
         raise HeatproofError(
             machine_fault(error) or f"The cache {printable_path(root)} cannot be read ({error})."
         ) from None
-    others = [name for name in names if name != LOCK and MARK_FILE not in name]
+    others = [name for name in names if not name.endswith(LOCK) and MARK_FILE not in name]
     if others and MARK_FILE not in names:
         raise HeatproofError(
             f"{printable_path(root)} is not a cache of heatproof, because it contains {printable_path(others[0])!r}: "

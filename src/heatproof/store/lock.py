@@ -1,35 +1,28 @@
-"""Lock a results folder, so that one run at a time works on it; several working folders can share it."""
+"""Locks of filelock: one run at a time works on a results folder, and one job at a time writes a store's metadata."""
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
-import threading
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from errno import ENOLCK, ENOSYS, ENOTSUP
 from pathlib import Path
-from typing import IO, Any
 
-import psutil
+from filelock import FileLock, Timeout
 
 from heatproof.errors import HeatproofError, machine_fault
-from heatproof.store.reading import read_json
-from heatproof.store.writing import open_lock
+from heatproof.store.reading import read_json, refuse_links, require_regular
+from heatproof.store.writing import write_json
 
 LOCK = ".lock"
-# Seconds between two updates of the modification time of the lock file, by which other hosts see that its holder runs.
-BEAT = 15.0
-# Of each lock that this process holds: the thread that updates its file, and the event that ends the thread.
-_BEATS: dict[IO[str], tuple[threading.Thread, threading.Event]] = {}
+# Beside the lock, because filelock may empty the file of a lock that another process holds.
+HOLDER = ".holder.lock"
+# Errors of file systems without locks, such as some network file systems.
+WITHOUT_LOCKS = (ENOLCK, ENOSYS, ENOTSUP)
 
 
-def lock_folder(folder: str, kind: str = "results folder") -> IO[str]:
-    """Lock a folder until `unlock_folder` is called.
-
-    The system releases the lock when the process ends, even if it is killed. For file systems without locks between
-    hosts, the lock file names its holder, which updates the modification time every few seconds while it runs.
+def lock_folder(folder: str, kind: str = "results folder") -> FileLock:
+    """Lock a folder until `unlock_folder` is called, or this process ends.
 
     Parameters
     ----------
@@ -46,27 +39,18 @@ def lock_folder(folder: str, kind: str = "results folder") -> IO[str]:
     path = Path(folder) / LOCK
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = open_lock(path)
-        locked, holder = _lock(file), read_json(path) or {}
-        age = time.time() - os.fstat(file.fileno()).st_mtime
-    except OSError as error:
-        raise HeatproofError(machine_fault(error) or f"{path} cannot be opened ({error.strerror}).") from None
-    me = {"host": os.uname().nodename, "process": os.getpid(), "started": psutil.Process().create_time()}
-    if not locked or _is_alive(holder, me, age):
+        lock = _acquired(path, 0)
+        write_json(path.with_name(HOLDER), {"host": os.uname().nodename, "process": os.getpid()})
+    except Timeout:
+        holder = read_json(path.with_name(HOLDER)) or {}
         process, host = holder.get("process", "unknown"), holder.get("host", "an unknown host")
-        file.close()
         raise HeatproofError(
             f"Another run works on {folder} (process {process} on {host}): wait for it, or give this one a {kind} "
-            f"of its own. If that process is gone, remove {path} and run the same command again."
-        )
-    file.truncate()
-    json.dump(me, file)
-    file.flush()
-    released = threading.Event()
-    beat = threading.Thread(target=_show_life, args=(file, released), daemon=True)
-    _BEATS[file] = beat, released
-    beat.start()
-    return file
+            "of its own."
+        ) from None
+    except OSError as error:
+        raise HeatproofError(machine_fault(error) or f"{path} cannot be opened ({error.strerror}).") from None
+    return lock
 
 
 @contextmanager
@@ -79,43 +63,43 @@ def locked_folder(folder: str, kind: str = "results folder") -> Iterator[None]:
         unlock_folder(held)
 
 
-def unlock_folder(file: IO[str]) -> None:
-    """Release the lock of a folder."""
-    beat, released = _BEATS.pop(file, (None, None))
-    if beat is not None and released is not None:
-        released.set()
-        beat.join()
-    # The file may be closed already, or the folder may be gone.
-    with suppress(OSError, ValueError):
-        file.seek(0)
-        file.truncate()
-        # Closing is not enough: a process that was forked meanwhile has the file open as well.
-        fcntl.flock(file, fcntl.LOCK_UN)
-        file.close()
+def unlock_folder(lock: FileLock) -> None:
+    """Release the lock of a folder, unless it has been released."""
+    if lock.is_locked:
+        # The folder may be gone.
+        with suppress(OSError):
+            Path(lock.lock_file).with_name(HOLDER).unlink(missing_ok=True)
+        lock.release()
 
 
-def _lock(file: IO[str]) -> bool:
-    """Take the system's lock, and return whether no other process has it; True on a file system without locks."""
+@contextmanager
+def file_lock(path: Path) -> Iterator[None]:
+    """Wait for a lock, and hold it within a context; on a file system without locks, continue without."""
+    lock = _acquired(path, -1)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return not isinstance(error, BlockingIOError)
-    return True
+        yield
+    finally:
+        lock.release()
 
 
-def _is_alive(holder: Mapping[str, Any], me: Mapping[str, Any], age: float) -> bool:
-    """Return whether another process wrote the lock file and is still running."""
-    if not holder or holder == me:
-        return False
-    if holder.get("host") != me["host"]:
-        return age < 4 * BEAT
+def _acquired(path: Path, seconds: float) -> FileLock:
+    """Return a lock that is held; on a file system without locks, one that is not.
+
+    Whoever can open a file can hold its lock: only users who may write to the folder can open it.
+    """
+    refuse_links(path)
+    with suppress(FileNotFoundError):
+        require_regular(path, path.lstat().st_mode)
+    lock = FileLock(path, seconds, mode=0o600, thread_local=False)
     try:
-        return bool(psutil.Process(holder.get("process")).create_time() == holder.get("started"))
-    except (psutil.Error, TypeError, ValueError):
-        return False
-
-
-def _show_life(file: IO[str], released: threading.Event) -> None:
-    while not (file.closed or released.wait(BEAT)):
-        with suppress(OSError, ValueError):
-            os.utime(file.fileno())
+        lock.acquire()
+    except (NotImplementedError, OSError) as error:
+        if not isinstance(error, NotImplementedError) and error.errno not in WITHOUT_LOCKS:
+            raise
+    # Only the owner of the file may do this.
+    with suppress(OSError):
+        folder = path.parent.stat()
+        os.chown(path, -1, folder.st_gid)
+        # Whoever may write into the folder may write and read.
+        os.chmod(path, 0o600 | (folder.st_mode & 0o022) * 3)
+    return lock

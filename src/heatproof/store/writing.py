@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import glob
 import json
 import os
 import secrets
-import stat
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -22,51 +20,6 @@ from heatproof.store.reading import FOLDER, printable_path, reason_of, refuse_li
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-@contextmanager
-def file_lock(path: Path) -> Iterator[None]:
-    """Hold a lock that the system releases if the process dies; on file systems without locks, continue without."""
-    with open_lock(path) as file:
-        with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def open_lock(path: str | Path) -> IO[str]:
-    """Open a lock file that only users with write permission for its folder can open.
-
-    Whoever can read a file can hold its lock. The file is therefore readable and writable for its owner, and for its
-    group and for others only if these may write into the folder. If an earlier version of heatproof left wider
-    permissions, the owner of the file restricts them.
-
-    Raises
-    ------
-    HeatproofError
-        If the path is not a regular file, or leads through a symbolic link below the results folder.
-    OSError
-        If it cannot be opened.
-    """
-    path = refuse_links(path)
-    # O_NOFOLLOW and O_NONBLOCK, because the file could have become a link or a pipe since it was checked.
-    number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-    folder, status = os.stat(path.parent), os.fstat(number)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(number)
-        raise HeatproofError(f"{path} is no regular file: remove it, and run the same command again.")
-    if status.st_uid == os.geteuid():
-        # The file gets the group of the folder, because permissions for the group are about that group.
-        with suppress(OSError):
-            os.chown(number, -1, folder.st_gid)
-        mode = 0o600
-        if folder.st_mode & stat.S_IWGRP and os.fstat(number).st_gid == folder.st_gid:
-            mode |= 0o060
-        if folder.st_mode & stat.S_IWOTH:
-            mode |= 0o006
-        # Some file systems have no permissions for single files.
-        with suppress(OSError):
-            os.fchmod(number, mode)
-    return os.fdopen(number, "r+", encoding="utf-8")
 
 
 @contextmanager

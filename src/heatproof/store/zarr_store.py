@@ -34,9 +34,9 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from heatproof.core.provenance import digest
 from heatproof.errors import HeatproofError, machine_fault
+from heatproof.store.lock import file_lock
 from heatproof.store.manifest import CHECKSUM_KEY, require_manifest, shard_manifest_paths
 from heatproof.store.reading import MOST_JSON_BYTES, file_digest, parse_json, read_bytes, reason_of, refuse_links
-from heatproof.store.writing import file_lock
 from heatproof.store.zarr_format import ArrayMetadata, check_dimensions, checked_metadata, is_list, unpacked_bytes
 
 # The checksum comes last, so that it covers the compressed bytes.

@@ -124,10 +124,6 @@ def _parser() -> argparse.ArgumentParser:
     costs.add_argument("--seconds", dest="budget", metavar="SECONDS", type=float, default=300, help=seconds_help)
     budget_help = "instead of the config's; prints how many images fit"
     costs.add_argument("--budget", dest="within", type=parse_duration, metavar="TIME", help=budget_help)
-    as_if_help = (
-        "for a device where MODEL has a throughput of N images per second, or for a GPU with a published throughput"
-    )
-    costs.add_argument("--as-if", type=_throughput, metavar="MODEL=N|GPU", help=as_if_help)
 
     rank_summary = "rank methods by scores in tables and results folders"
     rank = command("rank", "commands.rank:rank", rank_summary)
@@ -167,21 +163,6 @@ def _names(text: str) -> list[str]:
 
 def _grid(text: str) -> Any:
     return parse_grid_name(text)
-
-
-def _throughput(text: str) -> tuple[str, float] | str:
-    from heatproof.workflow.estimate.estimate import GPUS
-
-    model, _, rate = text.rpartition("=")
-    if text in GPUS:
-        return text
-    try:
-        return model, float(rate)
-    except ValueError:
-        raise HeatproofError(
-            f"--as-if is {text}: give a model and its images per second, such as resnet50=1200, or one of "
-            f"{', '.join(GPUS)}."
-        ) from None
 
 
 def show(output: str, methods: list[str] | None, **options: Any) -> str:

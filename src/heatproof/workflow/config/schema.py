@@ -423,8 +423,7 @@ class Settings(Section):
     nothing."""
     budget: types.Time = "none"
     """How long a run may take, such as `2h` or `15min`, or `none`: `heatproof estimate` prints the numbers of images
-    that fit on the machine where it runs, and the progress of a run reports if the remaining jobs will take longer. It
-    neither stops nor reruns anything."""
+    that fit on the machine where it runs. It neither stops nor reruns anything."""
 
 
 def normalise(config: Mapping[str, Any]) -> Config:

@@ -1,24 +1,21 @@
-"""Compute the costs of the jobs of a plan, and how long they take with a number of workers."""
+"""The costs of the jobs of a plan."""
 
 from __future__ import annotations
 
-import heapq
 import math
-from bisect import insort
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from graphlib import TopologicalSorter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 from heatproof.core.grids import Grid, grid_shape
-from heatproof.workflow.estimate.measure import JobCost
+from heatproof.workflow.estimate.measure import JobCost, TimedSteps
 from heatproof.workflow.plan.graph import Graph
 from heatproof.workflow.plan.graph import Job as PlannedJob
 from heatproof.workflow.plan.validate import Plan
 
 if TYPE_CHECKING:
-    from heatproof.workflow.estimate.child import CountedSteps
     from heatproof.workflow.stages.precision import Guard
     from heatproof.workflow.stages.shards import ShardStage
     from heatproof.workflow.stages.weights import Training
@@ -38,25 +35,22 @@ class Job:
         Its stage, as listed in the output.
     seconds
         Its duration.
-    after
-        Positions of the jobs that it waits for.
     network, devices
         Whether it runs a network, and the number of devices that it takes.
     bytes
         Size of its outputs.
-    memory
-        Its peak memory in GiB.
+    files
+        Number of its outputs, and of the files of metadata of stores that it is the first to write to.
     explainers
         Name of each explainer to its share of the seconds.
     """
 
     stage: str
     seconds: float
-    after: list[int] = field(default_factory=list)
     network: bool = True
     devices: int = 1
     bytes: float = 0.0
-    memory: float = 0.0
+    files: float = 0.0
     explainers: dict[str, float] = field(default_factory=dict)
 
 
@@ -67,44 +61,19 @@ class Measured:
     Attributes
     ----------
     start_up
-        Seconds until a job starts its work.
+        Seconds that a job imports libraries.
     stages
         (dataset, model) to the cost of each kind of job; the model is None for maps that do not use one.
     score
         Cost of scoring one metric.
-    forward
-        (dataset, model) to the seconds of a forward pass of one image.
+    sizes
+        (dataset, model) to height and width of its images.
     """
 
     start_up: float
     stages: dict[tuple[str, str | None], dict[str, JobCost]] = field(default_factory=dict)
     score: JobCost = field(default_factory=lambda: JobCost(0.0))
-    forward: dict[tuple[str, str], float] = field(default_factory=dict)
-
-    def as_if(self, pair: tuple[str, str], images_per_second: float) -> float:
-        """Scale the costs of all jobs that run a network to another device, by one known throughput.
-
-        Parameters
-        ----------
-        pair
-            Dataset and model.
-        images_per_second
-            Throughput of forward passes of the model on the other device.
-
-        Returns
-        -------
-        float
-            Speed of the other device relative to this one.
-        """
-        faster = images_per_second * self.forward[pair]
-        self.scale(faster)
-        return faster
-
-    def scale(self, faster: float) -> None:
-        """Scale the costs of all jobs that run a network to a device that is `faster` times as fast."""
-        for (_, model), stages in self.stages.items():
-            if model is not None:
-                stages.update({name: timed.scaled(1 / faster) for name, timed in stages.items()})
+    sizes: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
 
     def cost(self, job: PlannedJob, images: int) -> tuple[JobCost, float]:
         """Return the cost of a job, and its number of images; for a scoring, this is `images`."""
@@ -146,72 +115,46 @@ def jobs_to_tables(graph: Graph, responses: bool) -> list[PlannedJob]:
     return graph.jobs_leading_to(file for spec in specs for file in spec.files.values())
 
 
-def training_cost(spec: Training, counted: CountedSteps, start_up: float) -> JobCost:
+def training_cost(spec: Training, steps: TimedSteps, splits: dict[str, int], start_up: float) -> JobCost:
     """Return the cost of a training: reading the images, and epochs over training and validation images.
 
     A finetuning validates on every image twice, intact and with a patch deleted. Several devices are assumed to share
-    the training images evenly, without overhead, and one of them validates. The time for the start and for reading
-    images does not depend on the device.
+    the training images evenly, without overhead, and one of them validates.
     """
-    train, validation = counted["splits"]["train"], counted["splits"]["validation"]
+    train, validation = splits["train"], splits["validation"]
     twice = 2 if spec.name == "finetune" else 1
-    devices = spec.training.devices
-    epoch = train * counted["train"] / devices + twice * validation * counted["validate"]
-    start = max(start_up, counted.get("start", 0.0))
-    return JobCost(start + (train + validation) * counted["read"], {"epochs": spec.training.epochs * epoch})
+    epoch = train * steps.train / spec.training.devices + twice * validation * steps.validate
+    return JobCost(start_up + (train + validation) * steps.read, {"epochs": spec.training.epochs * epoch})
 
 
 def jobs_with_costs(plan: Plan, measured: Measured, responses: bool) -> list[Job]:
     """Return the jobs of `jobs_to_tables` with their costs."""
     jobs: list[Job] = []
-    maker: dict[str, int] = {}
     for job in jobs_to_tables(Graph(plan), responses):
-        after = sorted({maker[file] for file in job.inputs if file in maker})
-        maker |= dict.fromkeys(job.outputs, len(jobs))
-        timed, images = measured.cost(job, plan.images_of(job.wildcards.get("metric", "")))
+        cost, images = measured.cost(job, plan.images_of(job.wildcards.get("metric", "")))
         explainers = [entry.name for entry in getattr(job.spec, "explainers", ())]
-        seconds_of_explainers = {name: images * timed.per_image.get(name, 0.0) for name in explainers}
-        # If each explainer has its own job, its share of the bytes of all explainers.
-        share = len(timed.per_image.keys() & set(explainers)) / max(len(timed.per_image), 1) if explainers else 1.0
-        stage, seconds = TABLE_OF.get(job.stage, job.stage), timed.seconds(images, explainers or None)
-        training, bytes_left = job.stage in TRAININGS, timed.bytes_per_image * images * share
-        devices = cast("Training", job.spec).training.devices if training else 1
+        # If each explainer has its own job, its share of the bytes and files of all explainers.
+        share = len(cost.per_image.keys() & set(explainers)) / max(len(cost.per_image), 1) if explainers else 1.0
+        is_training = job.stage in TRAININGS
+        is_first = job.wildcards.get("shard", 0) == 0
         jobs.append(
             Job(
-                stage,
-                seconds,
-                after,
-                training or is_shard(job),
-                devices,
-                bytes_left,
-                timed.memory,
-                seconds_of_explainers,
+                TABLE_OF.get(job.stage, job.stage),
+                cost.seconds(images, explainers or None),
+                network=is_training or is_shard(job),
+                devices=cast("Training", job.spec).training.devices if is_training else 1,
+                bytes=cost.bytes_per_image * images * share,
+                files=len(job.outputs) + (cost.metadata_files * share if is_first else 0),
+                explainers={name: images * cost.per_image.get(name, 0.0) for name in explainers},
             )
         )
     return jobs
 
 
 def wall_time(jobs: Sequence[Job], workers: int) -> float:
-    """Return the seconds that a number of workers take for all jobs, if each job starts as soon as it can."""
-    order = TopologicalSorter({number: job.after for number, job in enumerate(jobs)})
-    order.prepare()
-    ready: list[int] = []
-    running: list[tuple[float, int]] = []
-    now, free = 0.0, workers
-    # A job for more devices than there are workers takes all of them.
-    takes = [min(job.devices, workers) for job in jobs]
-    while order.is_active():
-        for number in order.get_ready():
-            insort(ready, number)
-        # The first job that fits, as in Snakemake: a large job does not block small ones.
-        while free and (number := next((n for n in ready if takes[n] <= free), -1)) >= 0:
-            ready.remove(number)
-            free -= takes[number]
-            heapq.heappush(running, (now + jobs[number].seconds, number))
-        now, number = heapq.heappop(running)
-        free += takes[number]
-        order.done(number)
-    return now
+    """Return the seconds that a number of workers take at least, if they never wait for each other."""
+    work = sum(job.seconds * min(job.devices, workers) for job in jobs)
+    return max(work / workers, *(job.seconds for job in jobs))
 
 
 def cost_by_explainer(jobs: Iterable[Job]) -> dict[str, tuple[float, float]]:
@@ -229,7 +172,9 @@ def format_bytes(count: float) -> str:
     return f"{count / 1000**power:.0f} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
-def map_bytes(plan: Plan, number: int = 4, grid: Grid = 0) -> float:
+def map_bytes(
+    plan: Plan, number: int = 4, grid: Grid = 0, sizes: Mapping[tuple[str, str], tuple[int, int]] = MappingProxyType({})
+) -> float:
     """Return the number of bytes of all maps of a plan, without compression.
 
     Parameters
@@ -240,7 +185,10 @@ def map_bytes(plan: Plan, number: int = 4, grid: Grid = 0) -> float:
         Bytes of one value: 4 for float32, 2 for float16, 16 for patch sums (of values and of absolute values).
     grid
         Patch grid, for patch sums.
+    sizes
+        (dataset, model) to height and width of its images, where they have been read.
     """
     maps = sum(len(plan.explainers[name].maps) for name in plan.model_explainers)
-    sizes = [grid_shape(grid) if grid else plan.size_of(*network[:2]) or (224, 224) for network in plan.networks()]
-    return plan.images * maps * number * sum(height * width for height, width in sizes)
+    pairs = [(dataset, model) for dataset, model, *_ in plan.networks()]
+    shapes = [grid_shape(grid) if grid else sizes.get(pair) or plan.size_of(*pair) or (224, 224) for pair in pairs]
+    return plan.images * maps * number * sum(height * width for height, width in shapes)

@@ -175,7 +175,7 @@ class Stage:
     name: ClassVar[str] = ""
     """Name of the stage, and of its rule."""
     message: ClassVar[str] = ""
-    """What a job makes, for lines on the terminal."""
+    """What a job makes, for Snakemake's log."""
     code: ClassVar[tuple[str, ...]] = ()
     """Module of the function in `work`, if not that of the stage. Edits of it and of its imports make results stale."""
     runs_network: ClassVar[bool] = False
