@@ -221,14 +221,6 @@ def test_an_invalid_throughput_is_refused_before_work(tmp_path, as_if, message):
         estimate(config, as_if=as_if)
 
 
-def test_the_guard_of_lower_precision_costs_both_precisions_of_its_images():
-    plan = make_plan(merge(default_config(), {"precision": {"maps": "bfloat16"}, "precision_guard": {"images": 8}}))
-    costs = measured(plan, True)
-    guard = next(job for job in jobs_with_costs(plan, costs, True) if job.stage == "guard")
-    each = sum(sum(timed.per_image.values()) for timed in costs.stages[plan.pairs()[0]].values())
-    assert guard.seconds == pytest.approx(1.0 + 2 * 8 * each)
-
-
 def test_a_large_job_does_not_keep_small_ones_waiting():
     jobs = [Job("a", 10), Job("b", 5, devices=2), Job("c", 4), Job("d", 4)]
     # a runs next to c and then d; b starts when both devices are free.

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from heatproof.config.files import read_config
+from heatproof.config.removed import without_removed_keys
 from heatproof.core.lazy import torch
 from heatproof.core.registry import suggest_name
 from heatproof.errors import HeatproofError
@@ -37,11 +38,12 @@ def check_config(*paths: str | Path, contents: bool = False) -> str:
     HeatproofError
         A sentence about the first error.
     """
-    plan = make_plan(read_config(*paths))
+    config, removed = without_removed_keys(read_config(*paths))
+    plan = make_plan(config)
     warnings = check_machine(plan)
     targets, image_files = describe_targets(plan), inspect_image_files(plan)
     further_lines = "".join(
-        f"\n{line}" for line in [*targets, *image_files, *warnings, *describe_changes(Graph(plan), contents)]
+        f"\n{line}" for line in [*removed, *targets, *image_files, *warnings, *describe_changes(Graph(plan), contents)]
     )
     jobs = len(plan.pairs()) * len(plan.weights)
     name = " under ".join(map(str, paths))

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from heatproof.config.removed import without_removed_keys
 from heatproof.core.provenance import digest
 from heatproof.core.signals import CONTROLLER, EndedBySignal, end_with_parent, install_signal_handlers, received_signal
 from heatproof.core.specs import spec_file_name
@@ -72,8 +73,10 @@ def check_before_start(
     local
         Whether jobs run on this machine.
     """
-    plan = make_plan(config)
+    kept, removed = without_removed_keys(config)
+    plan = make_plan(kept)
     if is_main:
+        _print_messages(removed)
         # `local`, because a login node needs no GPU.
         gaps: list[str] = []
         check_machine(plan, not uses_conda(deployment), local, gaps)
