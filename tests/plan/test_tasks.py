@@ -54,7 +54,7 @@ def test_the_default_task_is_that_of_the_loader():
 def test_a_dataset_of_another_task_is_refused_before_any_job():
     with pytest.raises(HeatproofError, match="says that its task is multilabel, and the config has multiclass: write"):
         run_trial(plan_of(dataset="task_examples:undecided"))
-    (line,) = run_trial(plan_of("multilabel", dataset="task_examples:undecided"))
+    (line,) = run_trial(plan_of("multilabel", dataset="task_examples:undecided")).warnings
     assert line.startswith("toy: 12 evaluation images are")
 
 

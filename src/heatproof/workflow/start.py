@@ -78,11 +78,9 @@ def check_before_start(
     if is_main:
         _print_messages(removed)
         # `local`, because a login node needs no GPU.
-        gaps: list[str] = []
-        check_machine(plan, not uses_conda(deployment), local, gaps)
+        trial = check_machine(plan, not uses_conda(deployment), local)
         # A method or a metric that fails is not applicable, and all others are scored.
-        for sentence in gaps:
-            print(escaped(f"heatproof: {sentence} The run goes on without it."), file=sys.stderr)
+        _print_messages(f"{sentence} The run goes on without it." for sentence in trial.unusable)
     return Graph(plan)
 
 
