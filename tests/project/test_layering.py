@@ -41,8 +41,6 @@ ALLOWED: dict[str, set[str]] = {
         "files",
         "metrics",
         "models",
-        "plan",
-        "stats",
         "stores",
         "training",
     },
