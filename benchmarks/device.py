@@ -4,8 +4,7 @@ Runs the jobs of a config one after another in a temporary folder, each in a sep
 measures the throughput of the job's network in the same process. The floor is (network passes) / (best throughput);
 passes with a gradient have a separate throughput, of a bare forward and backward, and so have training steps. Reading
 and writing are busy seconds of their threads, which run in parallel with the network. Without a config: a ResNet-20 at
-32 pixels, and a ResNet-18 at 224 on noise. `--precision bfloat16` runs these with bfloat16, and prints the measurements
-of the guard.
+32 pixels, and a ResNet-18 at 224 on noise. `--precision bfloat16` runs these with bfloat16.
 
     python benchmarks/device.py --out docs/data/device
     python benchmarks/device.py --device cuda --batch 256 --precision bfloat16 --images 1024
@@ -277,7 +276,7 @@ def jobs_of(config: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]
     graph, runtime = Graph(plan), plan.runtime()
     # A response costs the same for every map, so that one explainer is enough; scores need no network.
     explainer = next(iter(plan.explainers))
-    for job in graph.jobs_leading_to(["results/scores.csv", "results/precision.csv"]):
+    for job in graph.jobs_leading_to(["results/scores.csv"]):
         other = job.stage == "curves" and job.wildcards["explainer"] != explainer
         if other or job.stage in ("score", "all_scores"):
             continue
@@ -297,8 +296,8 @@ def working_in(folder: str) -> Iterator[None]:
         os.chdir(before)
 
 
-def measured(name: str, config: dict[str, Any]) -> tuple[list[dict[str, Any]], pd.DataFrame | None]:
-    """Return a row for every job whose work is network passes, and the guard's table."""
+def measured(name: str, config: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for every job whose work is network passes."""
     from heatproof.workflow.plan.stage import STAGES
     from heatproof.workflow.start import MALLOC
 
@@ -324,8 +323,7 @@ def measured(name: str, config: dict[str, Any]) -> tuple[list[dict[str, Any]], p
             print(
                 f"{stage} {what}: {record['seconds']:.2f} s" + (f", floor {floor:.2f} s" if floor else ""), flush=True
             )
-        guarded = Path("results/precision.csv")
-        return rows, pd.read_csv(guarded) if guarded.is_file() else None
+    return rows
 
 
 def main() -> None:
@@ -367,10 +365,7 @@ def main() -> None:
         }
         if args.configs:
             network_config = {**config, **{key: common[key] for key in ("device", "batch_size", "precision")}}
-        measured_rows, guarded = measured(name, merge(default_config(), network_config))
-        rows += measured_rows
-        if guarded is not None:
-            print_table(guarded, f"guard_{name.split(',')[0]}", args.out)
+        rows += measured(name, merge(default_config(), network_config))
         # Stored after each network, so that an interrupted run keeps its measurements.
         table = pd.DataFrame(rows)
         kinds = table.groupby(["network", "stage", "for"], sort=False)

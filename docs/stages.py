@@ -9,7 +9,7 @@ from heatproof.workflow.plan.validate import make_plan
 ROOT = Path(__file__).parents[1]
 PAGE = Path(__file__).with_suffix(".md")
 # A dataset whose name is not that of a rule, and what the config `everything` lacks: checkpoints of a user, to explain
-# and to start from, saved epochs, a second baseline, a lower precision, and a leaderboard.
+# and to start from, saved epochs, a second baseline, and a leaderboard.
 MORE = {
     "datasets": [{"creatures": {"dataset": "parts", "train_images": 160, "validation_images": 40}}],
     "baselines": ["mean", "zeros"],
@@ -20,7 +20,6 @@ MORE = {
     ],
     "finetuning": {"keep": [1], "epochs": 2},
     "leaderboard": {"metrics": ["idsds"]},
-    "precision": {"maps": "bfloat16", "drops": "bfloat16", "curves": "bfloat16"},
 }
 HEAD = """# Stages of the workflow
 
@@ -29,8 +28,7 @@ waits for. There are four groups of rules:
 
 - **Data and weights**: `prepare`, `fetch_start`, `fetch`, `pretrain`, `finetune`, `keep_epoch`.
 - **Maps and responses**, which run networks: `attribute`, `attribute_reference`, `drops`, `curves`, `subsets`, `parts`,
-  `channels`, `features`. If the config sets a lower floating-point precision, the rule `guard` runs first, and checks
-  that this precision does not change conclusions ([devices.md](devices.md#the-precision-guard)).
+  `channels`, `features`.
 - **Scores**: `score`, which needs no network.
 - **Tables, figures and pages**: all others.
 

@@ -181,14 +181,6 @@ def make_plan_of(name):
     return make_plan({**config, "datasets": datasets})
 
 
-def test_the_guard_of_lower_precision_costs_both_precisions_of_its_images():
-    plan = make_plan(merge(default_config(), {"precision": {"maps": "bfloat16"}, "precision_guard": {"images": 8}}))
-    costs = measured(plan, True)
-    guard = next(job for job in jobs_with_costs(plan, costs, True) if job.stage == "guard")
-    each = sum(sum(timed.per_image.values()) for timed in costs.stages[plan.pairs()[0]].values())
-    assert guard.seconds == pytest.approx(1.0 + 2 * 8 * each)
-
-
 def test_zero_workers_are_refused():
     with pytest.raises(HeatproofError, match="at least 1"):
         estimate("config.yaml", workers=0)

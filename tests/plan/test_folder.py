@@ -11,31 +11,17 @@ from heatproof.workflow.plan.folder import Folder
 from heatproof.workflow.plan.graph import Graph
 from heatproof.workflow.plan.validate import make_plan
 
-WHERE = {"dataset": "toy", "model": "net", "weights": "finetuned"}
-
 
 @pytest.fixture(scope="module")
 def plan():
     metrics = ["completeness", {"deletion_morf": {"steps": 4}}]
-    return make_plan(merge(toy_project.BASE, {"precision": "bfloat16", "metrics": metrics}))
+    return make_plan(merge(toy_project.BASE, {"metrics": metrics}))
 
 
 def test_jobs_in_another_folder_name_no_file_of_the_default_folder(plan):
     here, there = Graph(plan), Graph(replace(plan, results=Folder("elsewhere/results")))
-    assert (
-        {job.stage for job in there.jobs()} == {job.stage for job in here.jobs()} >= {"guard", "score", "report_page"}
-    )
+    assert {job.stage for job in there.jobs()} == {job.stage for job in here.jobs()} >= {"score", "report_page"}
     for job, moved in zip(here.jobs(), there.jobs(), strict=True):
         assert [f"elsewhere/{file}" for file in job.outputs] == moved.outputs
         assert tuple(f"elsewhere/{file}" for file in job.inputs) == moved.inputs
         assert '"results/' not in json.dumps(moved.spec_json), f"{job.stage} has a path that is made without the folder"
-
-
-def test_a_guard_has_separate_files_and_shares_networks(plan):
-    spec = Graph(plan).spec("guard", **WHERE)
-    assert spec.folder == "results/.jobs/guard/toy/net/finetuned"
-    for name, jobs in (("exact", spec.exact), ("lower", spec.lower)):
-        text = json.dumps([job.spec for job in jobs])
-        assert f'"{spec.folder}/{name}/scores/toy/net/finetuned/' in text
-        outside = text.replace(f'"{spec.folder}/{name}', "")
-        assert {part.partition("/")[0] for part in outside.split('"results/')[1:]} == {"datasets", "weights"}

@@ -30,7 +30,7 @@ BOTH = {"weights": ["pretrained", "finetuned"]}
 # A config of the toy project with keys that no other config here has.
 CHANGES = {
     "toy": {},
-    "guard": {**BOTH, "precision": "bfloat16"},
+    "lower precision": {**BOTH, "precision": "bfloat16"},
     "kept epochs": {**BOTH, "pretraining": {"keep": [2]}, "finetuning": {"keep": [1]}},
     "checkpoint": {**BOTH, "models": [{"net": {**FROM, "expected_accuracy": 0.5}}]},
     "transfer": {**BOTH, "models": [{"net": {**FROM, "transfer": True}}]},

@@ -204,6 +204,17 @@ def test_a_metric_that_fails_is_found_by_check(function, folder):
     assert BAD_METRICS[function][0] in str(caught.value)
 
 
+def test_check_lists_all_components_that_fail_and_a_run_names_the_same(folder, capsys):
+    bad = [*BAD, *(function.__name__ for function in BAD_METRICS)]
+    path = config(folder, [*BAD, "fine"], [function.__name__ for function in (*BAD_METRICS, own_mutates)])
+    with pytest.raises(HeatproofError) as caught:
+        check_config(path)
+    lines = str(caught.value).splitlines()
+    assert [line.split("'")[1] for line in lines] == bad
+    check_before_start(read_config(path), is_main=True)
+    assert capsys.readouterr().err.splitlines() == [f"heatproof: {line} The run goes on without it." for line in lines]
+
+
 @pytest.mark.parametrize("change", [{"explainers": ["mutates"]}, {"metrics": ["own_undefined", "own_mutates"]}])
 def test_working_components_pass_the_check(change, folder):
     """Metrics get copies, and a score that is undefined with random weights may be defined with trained ones."""

@@ -15,31 +15,3 @@ use rule prepare as drops with:
         runtime=per_attempt(120),
     message:
         message_of("drops")
-
-
-# The precision guard: the effect of a lower precision on scores, on a few images, before the precision is used.
-if graph.has("guard"):
-
-    use rule drops as guard with:
-        input:
-            inputs_of("guard"),
-        output:
-            outputs_of("guard"),
-        log:
-            "results/logs/precision/{dataset}/{model}/{weights}.log",
-        benchmark:
-            benchmark_file("guard", *NETWORK)
-        message:
-            message_of("guard")
-
-    use rule prepare as precision with:
-        input:
-            inputs_of("precision"),
-        output:
-            outputs_of("precision"),
-        log:
-            "results/logs/precision.log",
-        benchmark:
-            benchmark_file("precision")
-        message:
-            message_of("precision")

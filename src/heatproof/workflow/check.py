@@ -13,11 +13,12 @@ from heatproof.models.packaged import find_packaged, is_packaged
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.workflow.changed_data import describe_changes
 from heatproof.workflow.config.files import read_config
+from heatproof.workflow.config.removed import without_removed_keys
 from heatproof.workflow.plan.graph import Graph
 from heatproof.workflow.plan.paths import layer_and_channel
 from heatproof.workflow.plan.resolve import ModelChoice
 from heatproof.workflow.plan.validate import Plan, make_plan, require_size
-from heatproof.workflow.trial import inspect_image_files, run_trial
+from heatproof.workflow.trial import Trial, inspect_image_files, run_trial
 
 
 def check_config(*paths: str | Path, contents: bool = False) -> str:
@@ -35,14 +36,17 @@ def check_config(*paths: str | Path, contents: bool = False) -> str:
     Raises
     ------
     HeatproofError
-        A sentence about the first error.
+        A sentence about the first error that would end a run, or one for each explainer and metric of the user that
+        fails, without which a run goes on.
     """
-    plan = make_plan(read_config(*paths))
-    warnings = check_machine(plan)
+    config, removed = without_removed_keys(read_config(*paths))
+    plan = make_plan(config)
+    trial = check_machine(plan)
+    if trial.unusable:
+        raise HeatproofError("\n".join(trial.unusable))
     targets, image_files = describe_targets(plan), inspect_image_files(plan)
-    further_lines = "".join(
-        f"\n{line}" for line in [*targets, *image_files, *warnings, *describe_changes(Graph(plan), contents)]
-    )
+    changes = describe_changes(Graph(plan), contents)
+    further_lines = "".join(f"\n{line}" for line in [*removed, *targets, *image_files, *trial.warnings, *changes])
     jobs = len(plan.pairs()) * len(plan.weights)
     name = " under ".join(map(str, paths))
     return (
@@ -105,7 +109,7 @@ def _layout(plan: Plan, model: str, shape: tuple[int, ...]) -> str:
             return f"not inspected ({type(error).__name__}: {' '.join(str(error).split())[:100]})"
 
 
-def check_machine(plan: Plan, libraries: bool = True, here: bool = True, gaps: list[str] | None = None) -> list[str]:
+def check_machine(plan: Plan, libraries: bool = True, here: bool = True) -> Trial:
     """Check that libraries, checkpoints and layers that a config needs exist, and run a trial of user code.
 
     Parameters
@@ -116,13 +120,11 @@ def check_machine(plan: Plan, libraries: bool = True, here: bool = True, gaps: l
         Whether jobs use the libraries of this process; otherwise libraries are not checked, and there is no trial.
     here
         Whether jobs run on this machine.
-    gaps
-        As in `heatproof.workflow.trial.run_trial`.
 
     Returns
     -------
-    list of str
-        The warnings of the trial.
+    Trial
+        What the trial of user code shows; nothing if there is none.
 
     Raises
     ------
@@ -134,11 +136,11 @@ def check_machine(plan: Plan, libraries: bool = True, here: bool = True, gaps: l
     _check_checkpoints(plan)
     _check_layers(plan)
     _check_channels(plan)
-    warnings = run_trial(plan, here, gaps) if libraries else []
+    trial = run_trial(plan, here) if libraries else Trial()
     # After the trial, whose errors say more.
     for pair in plan.pairs():
         require_size(plan, *pair)
-    return warnings
+    return trial
 
 
 def _require_libraries(plan: Plan) -> None:

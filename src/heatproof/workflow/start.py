@@ -26,6 +26,7 @@ from heatproof.store.source_files import FileChanges, data_root, is_there, recor
 from heatproof.store.writing import write_json, write_text
 from heatproof.workflow.changed_data import DatasetChanges, changes_by_dataset, inspect_data
 from heatproof.workflow.check import check_machine
+from heatproof.workflow.config.removed import without_removed_keys
 from heatproof.workflow.last_run import NAMES_VARIABLE, RECORD
 from heatproof.workflow.plan.graph import Graph, Job
 from heatproof.workflow.plan.paths import producing_job
@@ -72,14 +73,14 @@ def check_before_start(
     local
         Whether jobs run on this machine.
     """
-    plan = make_plan(config)
+    kept, removed = without_removed_keys(config)
+    plan = make_plan(kept)
     if is_main:
+        _print_messages(removed)
         # `local`, because a login node needs no GPU.
-        gaps: list[str] = []
-        check_machine(plan, not uses_conda(deployment), local, gaps)
+        trial = check_machine(plan, not uses_conda(deployment), local)
         # A method or a metric that fails is not applicable, and all others are scored.
-        for sentence in gaps:
-            print(escaped(f"heatproof: {sentence} The run goes on without it."), file=sys.stderr)
+        _print_messages(f"{sentence} The run goes on without it." for sentence in trial.unusable)
     return Graph(plan)
 
 

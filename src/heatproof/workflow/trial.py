@@ -8,7 +8,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,24 @@ LOOKED_AT = 100_000
 FOLDERS = "heatproof.datasets.image_folder"
 
 
-def run_trial(plan: Plan, device: bool = True, gaps: list[str] | None = None) -> list[str]:
+@dataclass
+class Trial:
+    """What a trial shows.
+
+    Attributes
+    ----------
+    warnings
+        Warnings about checkpoints, and numbers of rows of datasets, one line each.
+    unusable
+        A sentence for each explainer and metric of the user that fails on a network, and is therefore not applicable in
+        a run.
+    """
+
+    warnings: list[str] = field(default_factory=list)
+    unusable: list[str] = field(default_factory=list)
+
+
+def run_trial(plan: Plan, device: bool = True) -> Trial:
     """Try the device and all user code of a config on a few images of each dataset.
 
     Parameters
@@ -49,25 +66,17 @@ def run_trial(plan: Plan, device: bool = True, gaps: list[str] | None = None) ->
         The plan.
     device
         Whether jobs run on this machine, so that the device is tried.
-    gaps
-        List to which a sentence is added for each explainer and metric that fails, and is therefore not applicable in
-        the run; None to raise an error instead.
-
-    Returns
-    -------
-    list of str
-        Warnings about checkpoints, and numbers of rows of datasets, one line each.
 
     Raises
     ------
     HeatproofError
-        A sentence about the first error that a job would raise.
+        A sentence about the first error that would end a run.
     """
     if device and plan.config["device"] not in ("auto", "cpu"):
         from heatproof.models.network import configure_torch
 
         configure_torch(plan.runtime())
-    warnings: list[str] = []
+    trial = Trial()
     for name in plan.datasets:
         # A callable target is tried on every network.
         models = [model for model in plan.models_of(name) if plan.target_function or _is_tried(plan, model)]
@@ -90,7 +99,7 @@ def run_trial(plan: Plan, device: bool = True, gaps: list[str] | None = None) ->
             check_target(target, dataset)
             if not has_user_code:
                 continue
-            warnings += describe_rows(dataset, name)
+            trial.warnings += describe_rows(dataset, name)
             _count_training_images(plan, name, dataset)
             channels, height, width = dataset.images("evaluation", 0, 1).shape[1:]
         if channels != 3 or height != width:
@@ -99,14 +108,14 @@ def run_trial(plan: Plan, device: bool = True, gaps: list[str] | None = None) ->
         for model in models or plan.models_of(name)[:1]:
             tried = f"model {model!r}" + (f" with target {plan.target_function}" if plan.target_function else "")
             with _trying(tried):
-                network = _network(plan, model, name, dataset, warnings)
+                network = _network(plan, model, name, dataset, trial.warnings)
             for entry in explainers:
-                with _trying(f"explainer {entry.name!r} on {model!r}", gaps):
+                with _trying(f"explainer {entry.name!r} on {model!r}", trial.unusable):
                     _explain(plan, entry, model, network, dataset)
             for scored in metrics:
-                with _trying(f"metric {scored.name!r} on {model!r}", gaps):
+                with _trying(f"metric {scored.name!r} on {model!r}", trial.unusable):
                     _score(plan, scored, model, network, dataset, name)
-    return warnings
+    return trial
 
 
 def inspect_image_files(plan: Plan) -> list[str]:
@@ -169,14 +178,13 @@ def _is_tried(plan: Plan, model: str) -> bool:
 
 
 @contextmanager
-def _trying(what: str, gaps: list[str] | None = None) -> Iterator[None]:
-    """Convert any exception of user code into an error of one sentence; unusable components are added to `gaps`."""
+def _trying(what: str, unusable: list[str] | None = None) -> Iterator[None]:
+    """Convert any exception of user code into an error of one sentence; unusable components are added to `unusable`."""
     try:
         yield
     except _Unusable as error:
-        if gaps is None:
-            raise
-        gaps.append(str(error))
+        assert unusable is not None, "datasets and models are always needed"
+        unusable.append(str(error))
     except HeatproofError:
         raise
     except Exception as error:

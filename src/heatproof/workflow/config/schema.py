@@ -18,6 +18,7 @@ from heatproof.core.registry import colliding_name, is_reference, suggest_name
 from heatproof.errors import HeatproofError
 from heatproof.workflow.config import types
 from heatproof.workflow.config.files import Config, merge
+from heatproof.workflow.config.removed import without_removed_keys
 from heatproof.workflow.config.types import (
     ONE_VALUE,
     SEVERAL_VALUES,
@@ -246,16 +247,6 @@ class PrecisionOfStages(Section):
     """Responses to images without a part."""
 
 
-class PrecisionGuard(Section):
-    """Check of a lower precision on images of the run, before any result is computed in it."""
-
-    images: Annotated[int, Field(ge=0, le=types.MAXIMUM_IMAGES)] = 32
-    """Number of images on which every network is explained and scored both in float32 and in `precision`; 0 for no
-    check. `results/precision.csv` has both scores."""
-    refuse: bool = True
-    """Whether to stop the run if the order of two methods that float32 distinguishes on these images is reversed."""
-
-
 class Drops(Section):
     """Patch drops that are cached and scored, for every combination of grid and baseline."""
 
@@ -414,7 +405,6 @@ class Settings(Section):
     (autocast). A mapping sets one for each stage, as in `{maps: bfloat16, curves: bfloat16}`; further stages are
     `drops`, `subsets` and `parts`, and the default is `float32`. Lower precision is faster and changes scores slightly
     (`docs/devices.md`). Recomputes these stages."""
-    precision_guard: PrecisionGuard = PrecisionGuard()
     compile: bool = False
     """Whether to use `torch.compile` in stages without hooks: drops and responses. Worthwhile for jobs of many minutes.
     Reruns nothing."""
@@ -441,7 +431,8 @@ def normalise(config: Mapping[str, Any]) -> Config:
         One sentence for the first problem.
     """
     try:
-        return _expand_baselines(_with_labels(Settings.model_validate(copy.deepcopy(dict(config))).plain()))
+        kept, _ = without_removed_keys(config)
+        return _expand_baselines(_with_labels(Settings.model_validate(kept).plain()))
     except ValidationError as error:
         raise HeatproofError(_sentence(error.errors(include_url=False)[0])) from None
 

@@ -16,7 +16,6 @@ from heatproof.workflow.plan.graph import Job as PlannedJob
 from heatproof.workflow.plan.validate import Plan
 
 if TYPE_CHECKING:
-    from heatproof.workflow.stages.precision import Guard
     from heatproof.workflow.stages.shards import ShardStage
     from heatproof.workflow.stages.weights import Training
 
@@ -82,11 +81,6 @@ class Measured:
         if job.stage in ("tables", "all_scores"):
             return JobCost(self.score.fixed), 0
         stages, kind = self.stages.get(network_of(job), {}), kind_of(job)
-        if job.stage == "guard":
-            # Everything that runs this network, in two precisions.
-            kinds = [name for name in stages if not name.startswith(TRAININGS)]
-            seconds_per_image = sum(sum(stages[name].per_image.values()) for name in kinds)
-            return JobCost(self.start_up, {"guard": 2 * seconds_per_image}), cast("Guard", job.spec).images
         if is_shard(job):
             start, stop = cast("ShardStage", job.spec).shard.images
             return stages[kind], stop - start

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 # Stands for the model and for the weights in the path of maps that do not use the model.
 NO_MODEL = "no_model"
 _NETWORK = "{dataset}/{model}/{weights}"
-# Folders that two results folders can share.
-COMMON = ("datasets", "weights", "checkpoints")
 
 
 @dataclass(frozen=True)
@@ -19,17 +17,13 @@ class Folder:
     ----------
     root
         Path of the folder.
-    shared
-        Another results folder whose datasets and weights are used; "" if they are in this folder.
     """
 
     root: str = "results"
-    shared: str = ""
 
     def file(self, name: str) -> str:
         """Return the path of a file from its path in the folder, which may contain wildcards."""
-        common = self.shared and name.partition("/")[0] in COMMON
-        return f"{self.shared if common else self.root}/{name}"
+        return f"{self.root}/{name}"
 
     @property
     def dataset(self) -> str:

@@ -167,32 +167,10 @@ class Graph:
             if file in product.files
         }
 
-    def for_plan(self, plan: Plan) -> Graph:
-        """Return the job graph of another plan."""
-        return Graph(plan)
-
-    def jobs_on(self, stages: Iterable[str], where: Wildcards) -> list[Job]:
-        """Return the jobs of some stages for one network, given by its wildcards, and those for all networks."""
-        candidates = [(name, wildcards) for name in stages for wildcards in STAGES[name].all_wildcards(self.plan)]
-        matching = [
-            (name, wildcards)
-            for name, wildcards in candidates
-            if all(wildcards.get(key, where[key]) == where[key] for key in where)
-        ]
-        return [self.job(name, wildcards) for name, wildcards in matching]
-
-    def jobs_leading_to(self, files: Iterable[str], among: Sequence[Job] | None = None) -> list[Job]:
-        """Return the jobs that are needed to make some files, upstream first.
-
-        Parameters
-        ----------
-        files
-            Paths.
-        among
-            Jobs to choose from; None for all jobs of the graph.
-        """
+    def jobs_leading_to(self, files: Iterable[str]) -> list[Job]:
+        """Return the jobs that are needed to make some files, upstream first."""
         wanted, jobs = set(files), []
-        for job in reversed(self.jobs() if among is None else among):
+        for job in reversed(self.jobs()):
             if not wanted.isdisjoint(job.outputs):
                 jobs.append(job)
                 wanted.update(job.inputs)

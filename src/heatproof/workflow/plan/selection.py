@@ -306,12 +306,6 @@ class Selection:
         return str(precision.get({"features": "drops", "channels": "drops"}.get(stage, stage), "float32"))
 
     @property
-    def has_precision_guard(self) -> bool:
-        """Whether a lower precision is compared with float32 on a few images before it is used."""
-        lower = {self.precision_of(stage) for stage in ("maps", "drops", "curves", "subsets", "parts")} != {"float32"}
-        return lower and bool(self.config["precision_guard"]["images"])
-
-    @property
     def drop_images(self) -> int:
         """Number of images of the patch drops."""
         return max(self.images, self.config["evaluation"]["accuracy_images"])

@@ -135,9 +135,6 @@ class JobGraph(Protocol):
     def compute_once(self, function: Callable[..., T], *arguments: Any) -> T:
         """Return what a function returns for this graph and further arguments; the result is cached."""
 
-    def for_plan(self, plan: Plan) -> Any:
-        """Return the job graph of another plan."""
-
 
 class Bootstrap(TypedDict):
     """Keyword arguments of functions that compute bootstrap intervals."""

@@ -158,7 +158,7 @@ class Attribute(MapsStage):
     def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
         """Return the spec of the job of a shard, and the files that it waits for."""
         network = NetworkName(where["dataset"], where["model"], where["weights"])
-        return cls.for_network(graph, network, where), inputs_of(graph, network_of(graph, network, "maps"), where)
+        return cls.for_network(graph, network, where), inputs_of(network_of(graph, network, "maps"))
 
 
 @stage("attribute_reference")

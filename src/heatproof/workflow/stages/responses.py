@@ -105,7 +105,7 @@ class ResponseStage(ShardStage):
             key=key,
             shard=shard_range(plan, where["shard"], plan.response_images(response)),
         )
-        return spec, inputs_of(graph, network_spec, where)
+        return spec, inputs_of(network_spec)
 
 
 def response_key(graph: JobGraph, network: NetworkName, response: Response) -> Key:
@@ -290,7 +290,7 @@ class Curves(ResponseStage):
             shard=shard_range(plan, where["shard"], plan.response_images(response)),
         )
         maps = [map_file(explainer.store, where["shard"]) for explainer in spec.explainers]
-        return spec, [*inputs_of(graph, spec.network, where), *maps]
+        return spec, [*inputs_of(spec.network), *maps]
 
 
 def _readable_on(plan: Plan, all_wildcards: Iterable[Wildcards], responses: Mapping[str, Response]) -> list[Wildcards]:

@@ -11,7 +11,7 @@ from heatproof.core.provenance import Key, key_of
 from heatproof.core.specs import ShardRange
 from heatproof.models.registry import NetworkSpec
 from heatproof.workflow.plan.paths import NetworkName
-from heatproof.workflow.plan.stage import STAGES, JobGraph, Output, Product, Stage, Wildcards, constrained
+from heatproof.workflow.plan.stage import JobGraph, Output, Product, Stage, Wildcards, constrained
 from heatproof.workflow.stages.weights import weights_of
 
 if TYPE_CHECKING:
@@ -127,8 +127,6 @@ def _network_of(graph: JobGraph, network: NetworkName, stage: str) -> NetworkSpe
     )
 
 
-def inputs_of(graph: JobGraph, network: NetworkSpec, where: Wildcards) -> list[str]:
-    """Return the files that a job with a network waits for: data, weights, and in a lower precision the guard."""
-    lower = graph.plan.has_precision_guard and network.precision != "float32"
-    guards = [graph.plan.results.file(STAGES["guard"].manifest_path.format(**where))] if lower else []
-    return [network.dataset.manifest, network.weights, *guards]
+def inputs_of(network: NetworkSpec) -> list[str]:
+    """Return the files that a job with a network waits for: data and weights."""
+    return [network.dataset.manifest, network.weights]

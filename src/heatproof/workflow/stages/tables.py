@@ -247,9 +247,7 @@ class Tables(Report, RankingFields):
             if item.answers
             for shard in shards
         ]
-        # The comparison of precisions is requested together with the tables.
-        precision_table = [graph.spec("precision").files["table"]] if plan.has_precision_guard else []
-        return spec, [*spec.scores, *ranks, *dict.fromkeys(answers), *precision_table]
+        return spec, [*spec.scores, *ranks, *dict.fromkeys(answers)]
 
     def work(self, runtime: Runtime) -> Callable[[], None]:
         """Return the function that writes the tables."""
