@@ -221,3 +221,42 @@ def test_maps_take_the_estimated_bytes():
     assert map_bytes(plan, 2) == map_bytes(plan) / 2
     smaller = dict.fromkeys(plan.pairs(), (height // 2, width))
     assert map_bytes(plan, sizes=smaller) == map_bytes(plan) / 2
+
+
+def test_costs_are_scaled_to_a_device_of_another_speed():
+    plan = make_plan(default_config())
+    costs = measured(plan, True)
+    stages = costs.stages[plan.pairs()[0]]
+    before, fixed = dict(stages["attribute"].per_image), stages["attribute"].fixed
+    reference = {key: kinds for key, kinds in costs.stages.items() if key[1] is None}
+    unscaled = {key: {kind: dict(cost.per_image) for kind, cost in kinds.items()} for key, kinds in reference.items()}
+    costs.scale(10.0)
+    after = stages["attribute"]
+    assert after.per_image == {name: pytest.approx(seconds / 10) for name, seconds in before.items()}
+    assert after.fixed == fixed
+    assert {key: {kind: cost.per_image for kind, cost in kinds.items()} for key, kinds in reference.items()} == unscaled
+
+
+@pytest.mark.parametrize(
+    ("as_if", "message"),
+    [
+        (("resnet9", 1.0), "no such model, only resnet20"),
+        (("vit", 0.0), "above 0"),
+        (("vit", float("inf")), "above 0"),
+        (("paper_like", 1.0), "on 2 datasets, say digits/paper_like"),
+    ],
+)
+def test_an_invalid_throughput_is_refused_before_work(tmp_path, as_if, message):
+    config = tmp_path / "mine.yaml"
+    both = "[digits, parts]"
+    config.write_text(
+        f"datasets: {both}\n"
+        "models:\n"
+        "  - resnet20: {architecture: cifar_resnet20, datasets: [digits]}\n"
+        "  - vit: {architecture: small_vit, datasets: [digits]}\n"
+        f"  - paper_like: {{architecture: cifar_resnet20, datasets: {both}}}\n"
+        "evaluation: {images: 20, accuracy_images: 20}\n",
+        encoding="utf-8",
+    )
+    with pytest.raises(HeatproofError, match=message):
+        estimate(config, as_if=as_if)

@@ -123,6 +123,8 @@ def _parser() -> argparse.ArgumentParser:
     seconds_help = "time after which further networks are estimated from one pass"
     costs.add_argument("--seconds", dest="budget", metavar="SECONDS", type=float, default=300, help=seconds_help)
     budget_help = "instead of the config's; prints how many images fit"
+    as_if_help = "for a device where MODEL has a throughput of N images per second"
+    costs.add_argument("--as-if", type=_throughput, metavar="MODEL=N", help=as_if_help)
     costs.add_argument("--budget", dest="within", type=parse_duration, metavar="TIME", help=budget_help)
 
     rank_summary = "rank methods by scores in tables and results folders"
@@ -163,6 +165,16 @@ def _names(text: str) -> list[str]:
 
 def _grid(text: str) -> Any:
     return parse_grid_name(text)
+
+
+def _throughput(text: str) -> tuple[str, float]:
+    model, _, rate = text.rpartition("=")
+    try:
+        return model, float(rate)
+    except ValueError:
+        raise HeatproofError(
+            f"--as-if is {text}: give a model and its images per second, such as resnet50=1200."
+        ) from None
 
 
 def show(output: str, methods: list[str] | None, **options: Any) -> str:

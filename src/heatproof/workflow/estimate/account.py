@@ -67,12 +67,21 @@ class Measured:
         Cost of scoring one metric.
     sizes
         (dataset, model) to height and width of its images.
+    forward
+        (dataset, model) to the seconds of a forward pass of one image.
     """
 
     start_up: float
     stages: dict[tuple[str, str | None], dict[str, JobCost]] = field(default_factory=dict)
     score: JobCost = field(default_factory=lambda: JobCost(0.0))
     sizes: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    forward: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def scale(self, faster: float) -> None:
+        """Scale the costs of all jobs that run a network to a device that is `faster` times as fast."""
+        for (_, model), stages in self.stages.items():
+            if model is not None:
+                stages.update({name: timed.scaled(1 / faster) for name, timed in stages.items()})
 
     def cost(self, job: PlannedJob, images: int) -> tuple[JobCost, float]:
         """Return the cost of a job, and its number of images; for a scoring, this is `images`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -44,6 +45,7 @@ def estimate(
     images: int | None = None,
     responses: bool = False,
     budget: float = BUDGET,
+    as_if: tuple[str, float] | None = None,
     within: float | None = None,
 ) -> str:
     """Return an estimate of the costs of a config, as text.
@@ -64,6 +66,9 @@ def estimate(
     budget
         Seconds after which further networks are not timed with every explainer. Their times are those of a network
         that was timed, scaled by the ratio of the times of one pass.
+    as_if
+        Estimate for another device: a model of the config (or DATASET/MODEL) and its throughput there in images per
+        second. Times of all jobs that run a network are scaled by the ratio to the throughput on this device.
     within
         Seconds that a run may take; the output then has the lines of the config with the most images that fit. None
         for the `budget` of the config.
@@ -71,18 +76,25 @@ def estimate(
     Raises
     ------
     HeatproofError
-        If the config is wrong, or a stage fails on the first images.
+        If the config is wrong, `as_if` names no model of it, or a stage fails on the first images.
     """
     if workers < 1 or (images is not None and images < 1):
         raise HeatproofError("--gpus and --images have to be at least 1.")
     plan, missing_datasets = plan_of(paths, device, images)
     if within is None and plan.config["budget"] != "none":
         within = parse_duration(plan.config["budget"])
+    pair = None if as_if is None else _pair_of(plan, *as_if)
     count = min(images or images_to_time(max(_size_of(plan, *pair) for pair in plan.pairs())), plan.images)
     with _only_own_lines(), tempfile.TemporaryDirectory(prefix="heatproof-estimate-") as folder:
         bench = Bench(plan, Path(folder), count, partial(log.info, "timing %s"))
         measured, scaled = time_all(bench, responses, budget, missing_datasets)
     notes = []
+    if as_if is not None and pair is not None:
+        faster = as_if[1] * measured.forward[pair]
+        measured.scale(faster)
+        notes.append(
+            f"Scaled to a device {faster:.3g} times as fast as this one: {as_if[0]} at {as_if[1]:g} images per second."
+        )
     if missing_datasets:
         notes.append(
             f"Noise replaced missing datasets: {', '.join(missing_datasets)}. Reading images takes additional time."
@@ -193,6 +205,28 @@ def plan_of(paths: Sequence[str | Path], device: str | None, images: int | None 
     return make_plan({**config, "datasets": datasets}), missing
 
 
+def _pair_of(plan: Plan, model: str, rate: float) -> tuple[str, str]:
+    """Return dataset and model of ``MODEL`` or ``DATASET/MODEL``.
+
+    Raises
+    ------
+    HeatproofError
+        If the config has no such model, or several, or the rate is not above 0.
+    """
+    pairs = [pair for pair in plan.pairs() if model in (pair[1], "/".join(pair))]
+    if not 0 < rate < math.inf:
+        raise HeatproofError(f"--as-if has the throughput {rate:g}: give images per second, above 0.")
+    if not pairs:
+        raise HeatproofError(
+            f"--as-if is for {model}, but the config has no such model, only {', '.join(plan.models)}."
+        )
+    if len(pairs) > 1:
+        raise HeatproofError(
+            f"--as-if is for {model}, which is on {len(pairs)} datasets, say {'/'.join(pairs[0])}: name one."
+        )
+    return pairs[0]
+
+
 def _size_of(plan: Plan, dataset: str, model: str) -> int:
     size = plan.models[model].facts.size or plan.datasets[dataset]["size"]
     return max(size or height_and_width(plan.datasets[dataset]["options"].get("size") or 224))
@@ -244,7 +278,7 @@ def time_all(
     for dataset, model in plan.pairs():
         bench.report_progress(f"{model} on {dataset}")
         network = bench.network(dataset, model)
-        measured.sizes[dataset, model] = network.size
+        measured.sizes[dataset, model], measured.forward[dataset, model] = network.size, network.forward
         if network.size in by_size and time.monotonic() - began > budget:
             gradient, stages, steps = by_size[network.size]
             ratio = network.gradient / gradient

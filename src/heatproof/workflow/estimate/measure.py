@@ -29,8 +29,9 @@ STEPS = 3
 
 
 class TimedNetwork(NamedTuple):
-    """Seconds per image of a gradient, height and width in pixels, and number of images of each split."""
+    """Seconds per image of a forward pass and of a gradient, height and width, and number of images of each split."""
 
+    forward: float
     gradient: float
     size: tuple[int, int]
     splits: dict[str, int]
@@ -153,11 +154,16 @@ class Bench:
             leaf = images.clone().requires_grad_()
             torch.autograd.grad(network(leaf).sum(), leaf)
 
+        def forward() -> None:
+            with torch.no_grad():
+                network(images)
+
         # The first passes take longer.
+        passes = min(self.seconds(forward, f"a pass of {model}") for _ in range(3))
         seconds = min(self.seconds(gradient, f"a gradient of {model}") for _ in range(3))
         height, width = images.shape[-2:]
         splits = {name: len(data.splits[name]) for name in ("train", "validation")}
-        return TimedNetwork(seconds / count, (height, width), splits)
+        return TimedNetwork(passes / count, seconds / count, (height, width), splits)
 
     def training(self, dataset: str, model: str, weights: str) -> TimedSteps:
         """Time some steps of the training of certain weights."""
