@@ -180,12 +180,7 @@ class Precision(Stage):
     outputs = report_outputs(
         "Scores",
         "scores in lower precision and in float32",
-        """
-        The effect of a lower precision on scores, on the first images of the run: mean scores and ranks in float32
-        (``float32``, ``rank_float32``) and with the precisions of the config (``lower``, ``rank_lower``).
-        ``swapped_with`` names the methods that are distinguishable from this one in float32 on these images, and whose
-        order is reversed in lower precision.
-        """,
+        "Mean scores and ranks in float32 and in lower precision; the closer the two, the better, and rank 1 is best.",
         table="precision.csv",
     )
 
