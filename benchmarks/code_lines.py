@@ -84,7 +84,7 @@ LIBRARY = [
     "sequences.py",
     "subsets.py",
 ]
-RULES = ["Snakefile", "workflow/**/*.smk"]
+RULES = ["Snakefile", "workflow/Snakefile", "workflow/**/*.smk"]
 COUNTED = (*GROUPS, "other", "rules")
 REPEATED = 6
 SILENT = {

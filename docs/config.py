@@ -41,10 +41,21 @@ TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DO
 def schema():
     """Return the JSON schema of the config."""
     finished = finish(Settings.model_json_schema())
-    for section in finished["$defs"].values():
+    sections = finished.pop("$defs")
+    for section in sections.values():
         for key in section["properties"].keys() & Training.model_fields.keys():
             section["properties"][key]["description"] = describe(Training, key)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **finished}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **inlined(finished, sections)}
+
+
+def inlined(node, sections):
+    """Return a part of the schema with each reference replaced by what it names; the workflow catalog follows none."""
+    if isinstance(node, list):
+        return [inlined(child, sections) for child in node]
+    if not isinstance(node, dict):
+        return node
+    section = sections[node["$ref"].rpartition("/")[2]] if "$ref" in node else {}
+    return {key: inlined(child, sections) for key, child in {**section, **node}.items() if key != "$ref"}
 
 
 def finish(node):

@@ -24,7 +24,11 @@ from heatproof.workflow.job import run_and_report_errors
 from heatproof.workflow.plan.validate import make_plan
 
 ROOT = Path(heatproof.__file__).parent
-WORKFLOW = [workflow_folder() / "Snakefile", *(workflow_folder() / "workflow/rules").glob("*.smk")]
+WORKFLOW = [
+    workflow_folder() / "Snakefile",
+    workflow_folder() / "workflow/Snakefile",
+    *(workflow_folder() / "workflow/rules").glob("*.smk"),
+]
 ENTRIES = {
     "datasets": {"dataset": "digits"},
     "models": {"architecture": "small_vit"},

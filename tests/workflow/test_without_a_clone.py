@@ -107,7 +107,8 @@ rule best:
 @pytest.mark.workflow
 def test_another_workflow_can_use_heatproof_as_a_module(finished, tmp_path):
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(MICRO))
-    (tmp_path / "Snakefile").write_text(OUTER.format(snakefile=REPOSITORY / "Snakefile"))
+    # As `snakedeploy deploy-workflow` names it.
+    (tmp_path / "Snakefile").write_text(OUTER.format(snakefile=REPOSITORY / "workflow/Snakefile"))
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "snakemake", "--cores", "2"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)

@@ -7,7 +7,6 @@ from functools import cache
 from snakemake.io import report as in_report
 from snakemake.logging import logger
 from snakemake.settings.types import RerunTrigger
-from snakemake.sourcecache import LocalSourceFile
 
 # `workflow` is Snakemake's own object.
 from heatproof.errors import HeatproofError, machine_fault
@@ -27,6 +26,8 @@ try:
     is_main, is_local = workflow.is_main_process, workflow.local_exec
     graph = start.check_before_start(config, is_main, deployment, is_local)
     plan, results = graph.plan, graph.plan.results
+    # Runtime settings of jobs, which are not part of specs, so that changing them reruns no job.
+    os.environ.update(start.job_environment(plan, FOLDER, deployment))
     if is_main:
         failures = terminal.Failures(graph)
         logger.addHandler(failures)
@@ -39,19 +40,13 @@ except Exception as error:
         raise
     sys.exit(escaped(f"heatproof: {said}"))
 
-# Runtime settings of jobs, which are not part of specs, so that changing them reruns no job.
-os.environ.update(start.job_environment(plan, workflow.basedir, deployment))
 THREADS = start.job_threads(plan, workflow.resource_settings.cores, is_local)
 
 # One job makes a shard of the maps of all explainers, or each explainer has its own job (attribution_jobs in the
 # config).
 APART = plan.config["attribution_jobs"] == "apart"
 # Snakemake's report reads captions from files. There are none if this workflow is a module from elsewhere.
-CAPTIONS = (
-    start.captions_folder()
-    if is_main and isinstance(workflow.current_basedir, LocalSourceFile)
-    else None
-)
+CAPTIONS = start.captions_folder() if is_main and FOLDER else None
 WHO, WHOSE = (["explainer"], "{explainer}") if APART else ([], "all")
 NETWORK = ["dataset", "model", "weights"]
 

@@ -323,7 +323,7 @@ def one_file_per_job(files: Iterable[str], *, apart: bool) -> list[str]:
     ]
 
 
-def job_environment(plan: Plan, folder: str, deployment: Iterable[object]) -> dict[str, str]:
+def job_environment(plan: Plan, folder: str | None, deployment: Iterable[object]) -> dict[str, str]:
     """Return the environment variables of jobs.
 
     Parameters
@@ -331,12 +331,23 @@ def job_environment(plan: Plan, folder: str, deployment: Iterable[object]) -> di
     plan
         The plan, for the runtime settings.
     folder
-        The folder of the workflow, whose ``src`` is on the module search path in conda environments.
+        The clone of the workflow, whose ``src`` is on the module search path in conda environments; None without one.
     deployment
         Snakemake's software deployment methods; with conda, a job runs the Python of its environment.
+
+    Raises
+    ------
+    HeatproofError
+        If jobs run in a conda environment, and there is no clone from which they import heatproof.
     """
     conda = uses_conda(deployment)
-    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), os.path.join(folder, "src")]))
+    source = os.path.join(folder or "", "src")
+    if conda and not (folder and os.path.isdir(source)):
+        raise HeatproofError(
+            "Jobs in a conda environment import heatproof from a clone of its repository, and this workflow is not in "
+            "one: leave out conda, or name the Snakefile of a clone."
+        )
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), source]))
     return {
         "HEATPROOF_PYTHON": "python" if conda else sys.executable,
         # As -P for the job, for processes that it starts.

@@ -37,7 +37,7 @@ def default_config(folder: str | Path | None = None) -> Config:
     Parameters
     ----------
     folder
-        Folder of a Snakefile that may contain a default config; by default that of the package. The working folder is
+        Folder of a workflow that may contain a default config; by default that of the package. The working folder is
         never searched: it may belong to someone else, and a config names code that is run.
     """
     candidates = [Path(folder) / DEFAULT_CONFIG] if folder is not None else []

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypedDict, TypeVar, dataclass_transform
 
 from heatproof.core.from_json import NO_OTHER_FIELDS, as_type
@@ -41,8 +40,7 @@ class ReportEntry:
     what
         A few words on what the files are.
     caption
-        Text next to the files, in reStructuredText; it can contain Jinja expressions, such as
-        ``{{ snakemake.wildcards }}``.
+        One line, in reStructuredText, on what the files hold and which direction is better.
     """
 
     category: str
@@ -108,7 +106,7 @@ def report_outputs(category: str, what: str, caption: str, /, **paths: str) -> d
     paths
         Name of each output to its path in the results folder.
     """
-    report_entry = ReportEntry(category, what, cleandoc(caption))
+    report_entry = ReportEntry(category, what, caption)
     return {name: Output(path, report_entry) for name, path in paths.items()}
 
 

@@ -62,15 +62,7 @@ class Baselines(Report):
     outputs = report_outputs(
         "Scores",
         "every method under every baseline",
-        """
-        IDSDS of every method in the domain of each baseline: the same network is finetuned once for each baseline, and
-        scored with the patch drops of that baseline on the same images. ``agreement`` is Spearman's ρ between the
-        orders of the methods under every two baselines, with and without reference maps. ``conclusions`` has
-        conclusions about the methods, and whether each holds, is reversed or is open (its interval includes 0) under
-        each baseline.
-
-        A conclusion that holds under one baseline alone is about that baseline, not about the methods.
-        """,
+        "IDSDS of every method in the domain of each baseline, and how far the orders agree: higher is better.",
         scores="baselines.csv",
         agreement="baselines/agreement.csv",
         conclusions="baselines/conclusions.csv",

@@ -40,16 +40,7 @@ class Checks(ScoresStage):
     outputs = report_outputs(
         "Protocol checks",
         "under which conventions the order flips",
-        """
-        Under which conventions the order of the methods flips: the number of patches, the baseline, logit or
-        probability, the seed of the finetuning, the weights, signed or absolute maps, the order of deletion, and
-        options of metrics, each if the config varies it. The page has a chart of each convention with a conclusion.
-        ``summary.csv`` has a row for every two levels, ``methods.csv`` for every method at every level, and
-        ``captions.csv`` has the texts of the charts.
-
-        ``halves_same`` is the rank correlation of one level between two halves of the images, and ``halves_other``
-        that of two levels. If ``halves_other`` is as high, the images explain a flip, and the convention does not.
-        """,
+        "The order of the methods under each convention that the config varies; a higher correlation is more stable.",
         page="checks/index.html",
         methods="checks/methods.csv",
         summary="checks/summary.csv",

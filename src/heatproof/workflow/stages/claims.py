@@ -84,17 +84,7 @@ class Claims(Report):
     outputs = report_outputs(
         "Claims",
         "published claims, on published numbers and on this run",
-        """
-        Claims of the five papers, each judged twice: on the numbers that the papers published (columns
-        ``published_...``, intervals over networks), and on this run. ``reproduced``: the whole interval lies on the
-        claim's side of the limit. ``contradicted``: it lies on the other side. ``open``: it includes the limit. ``not
-        testable here``: ``reason`` says why. A verdict on the run also requires that ``q``, adjusted by Benjamini and
-        Hochberg for all claims that the run can test, is at most one minus the level of the intervals.
-
-        Intervals of the run are over images for claims on methods, over networks for claims on networks, and over
-        trainings (``seeds``, at least five per side) for claims on design. A claim that is contradicted here is not
-        refuted, because this run has other networks and images than the papers.
-        """,
+        "Published claims, judged on published numbers and on this run: reproduced, contradicted or open.",
         claims="claims.csv",
         # The orders of methods are compared with published ones in the same job, because both use the same evidence.
         published="published.csv",

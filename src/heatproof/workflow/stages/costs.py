@@ -37,10 +37,7 @@ class Costs(Report):
     outputs = report_outputs(
         "Scores",
         "cost and score of each method",
-        """
-        Network passes and seconds for a map of each method, with the score of the method. A method is on the front if
-        no cheaper one has a higher score on the same network.
-        """,
+        "Score and cost of a map of each method; a higher score and fewer passes and seconds are better.",
         costs="costs.csv",
     )
     tables = named_tables(costs="costs")

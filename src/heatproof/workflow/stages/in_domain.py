@@ -54,18 +54,7 @@ class InDomain(Report):
     outputs = report_outputs(
         "Models",
         "are deleted patches in domain",
-        """
-        Are deleted patches in domain? A linear probe on the features of a layer distinguishes intact images from the
-        same images with one random patch deleted. ``paired`` is the share of images for which the probe scores the
-        deleted version higher than the intact one: if its interval lies above 0.5, the features reveal the deletion.
-        ``auc`` compares every deleted image with all intact ones: near 0.5, the change is small compared with the
-        differences between images; at 1, no intact image looks like a deleted one.
-
-        Rows of the layer ``output`` have accuracy, mean confidence and expected calibration error (``ece``) on intact
-        and on deleted images. A network for which deleted patches are in domain is about as accurate and as well
-        calibrated on deleted images as on intact ones. A probe can find deleted patches even if the network predicts
-        well: a feature may reveal a missing patch without affecting the output.
-        """,
+        "How well a probe detects deleted patches: 0.5 is not at all, and a network in domain is near it.",
         in_domain="in_domain.csv",
     )
     tables = named_tables(in_domain="in_domain")

@@ -32,13 +32,7 @@ class Leaderboard(ScoresStage, RankingFields):
     outputs = report_outputs(
         "Ranking",
         "the leaderboard of the config",
-        """
-        Meta-Rank of the metrics and methods that ``leaderboard`` in the config names. ``kappa`` is the mean log-odds
-        with which a method ranks above another one of them: 0 is the middle, higher is better. With ``independent:
-        case``, as in the paper of Meta-Rank, every test case (a dataset, a model, its weights and a metric) counts
-        once, and intervals come from resampled test cases: they are too narrow if the test cases of one network rank
-        alike. ``n_cases`` counts the test cases in which a method has a score, and ``n_networks`` their networks.
-        """,
+        "κ of each method over the metrics that ``leaderboard`` names: 0 is the middle, higher is better.",
         leaderboard="ranking/leaderboard.csv",
     )
     tables = named_tables(leaderboard="leaderboard")

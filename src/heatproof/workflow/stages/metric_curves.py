@@ -51,12 +51,7 @@ class MetricCurves(Report):
     outputs = report_outputs(
         "Metrics",
         "curves of every method by every metric",
-        """
-        The mean curves over images from which scores are computed: one panel per metric, one line per method, dashed
-        for absolute values. The x axis is the accuracy that is reached for soundness, the threshold of the map for
-        completeness, the information for SIC and AIC, and the share of changed pixels for all other metrics. The table
-        has the points of the curves.
-        """,
+        "The mean curves over images from which each metric scores the methods, one panel per metric.",
         figure="figures/curves/{dataset}/{model}/{weights}.png",
         table="figures/curves/{dataset}/{model}/{weights}.csv",
     )

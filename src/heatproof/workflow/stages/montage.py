@@ -29,11 +29,7 @@ IMAGES = 4
 REPORT_ENTRY = (
     "Maps",
     "maps of every method, best first",
-    """
-    The first images under every method of one network, the best by its mean score first, with the score of that one
-    map below it. Red speaks for the class, label or number that is explained, blue against it, and zero is white.
-    Each map has its own scale. One image tells little: the mean stands beside the name.
-    """,
+    "Maps of the first images, the best method first: red is for the explained output, blue against it.",
 )
 
 

@@ -35,12 +35,7 @@ class Overview(Report):
     outputs = report_outputs(
         "Metrics",
         "all metrics in one figure",
-        """
-        ``places``: the place of every method under every metric, mean over networks, 0 is first and 100 last. A row of
-        one colour is a method on which all metrics agree; a column that differs from its neighbours is a metric that
-        ranks differently. ``soundness_completeness``: soundness over completeness, one panel per network; up and right
-        is better. ``captions`` has the conclusions from both on this run.
-        """,
+        "Place of methods under every metric, 0 is first; soundness over completeness, higher is better.",
         places="figures/overview/places.csv",
         places_png="figures/overview/places.png",
         dual="figures/overview/soundness_completeness.csv",

@@ -97,21 +97,7 @@ class Figure(Report):
     outputs = report_outputs(
         "Scores",
         "figure of one table",
-        """
-        {% if snakemake.wildcards.figure == "idsds" %}
-        Score of every method, one panel per model, with the
-        {{ "%g" | format(snakemake.config["scores"]["level"] * 100) }} % bootstrap interval over images. Filled circles
-        are IDSDS, on weights for which deleted patches are in-domain; hollow diamonds are SDS, on all other weights.
-        Higher is better.
-
-        The grey band covers the intervals of the reference maps below the line, which do not use the network. A method
-        whose interval overlaps the band has not shown that it explains the network. Methods are in the same order in
-        all panels, so that a method that is good on one model only stands out. A method without a point has a reason
-        next to its name, and images without a score are counted.
-        {% else %}
-        Figure {{ snakemake.wildcards.figure }}, drawn from one table of the run.
-        {% endif %}
-        """,
+        "Values of one table of the run with their intervals; the axes say which direction is better.",
         svg="figures/{figure}.svg",
     ) | plain_outputs(png="figures/{figure}.png")
 
@@ -253,26 +239,13 @@ class ReportPage(Report):
     outputs = report_outputs(
         "Report",
         "all results in one page that opens from disk",
-        """
-        One page with all results: the ranking and all scores with their intervals, which can be sorted and filtered,
-        maps side by side with the patch drops drawn over them, response curves if the config requests them, and the
-        manifest behind every number. It needs no internet and no server: save it and open it in any browser.
-        """,
+        "All scores, maps and curves in one page that opens from disk; each table names its direction.",
         page="report/index.html",
     )
     gallery = report_outputs(
         "Maps",
         "maps of the first images by every method",
-        """
-        Maps of the first evaluation images by every method on every network, with the score of this one image below
-        each map. Red is for the explained class, label or number, blue is against it, and zero is white. Each map has
-        its own scale.
-
-        Use this page to see what a score means, and to find defective maps: constant ones, ones with a border, ones
-        that are the same for all networks. Do not choose a method by it: a map that looks good to people need not show
-        what the network uses, and the score of one image says little. ``heatproof maps show`` draws any other image,
-        with patches and logit drops.
-        """,
+        "Maps of the first images, with scores: red is for the explained output, blue against it.",
         gallery="figures/maps.html",
     )
 

@@ -51,26 +51,7 @@ class Reliability(ScoresStage, RankingFields):
     outputs = report_outputs(
         "Ranking",
         "how reliable the ranking is",
-        """
-        How reliable the ranking is. ``ranking``: Meta-Rank over all metrics of the config. ``properties``: the same
-        within each property that metrics measure. ``consistency``: rank correlations of every two test cases, and
-        ``consistency_groups`` their means over pairs that differ only in the dataset, the model, the weights, the
-        metric or the order; a low value means that a ranking does not carry over to the other. ``stability``: the
-        change of a method's rank if one test case is left out. ``families``: the best method of each family.
-        ``reliability``: Krippendorff's α, how similarly a metric ranks methods from image to image, at most 1. For a
-        metric that uses only magnitudes, such as MAS, a map and its absolute values are one method; compare metrics by
-        ``alpha_magnitudes``, which counts one method per map for all metrics. ``icr``: how similarly two metrics rank
-        methods image by image on each network (internal consistency reliability), at most 1; ``pair`` says whether
-        they differ only in the baseline, in other options, or are different metrics; ``icr_magnitudes`` counts one
-        method per map for all pairs. ``significance``: Wilcoxon's test of every two methods over images with Holm's
-        correction; ``effect`` is the matched-pairs rank-biserial correlation, from -1 to 1. ``truth``: how well the
-        ranking by each metric agrees with the true importance of parts, if the parts of a dataset can be removed;
-        otherwise empty. ``variance``: the shares of the dataset, the network, the training seed and the image in the
-        variance of scores.
-
-        Trust a place in the ranking that holds under all of these. These images do not distinguish methods that a bar
-        joins in the critical-difference diagram.
-        """,
+        "Rankings over all metrics, and how reliable they are: a higher correlation or α is more reliable.",
         **{name: f"ranking/{name}.csv" for name in (*ORDERS, *EVIDENCE)},
         consistency_png="ranking/consistency.png",
         difference_png="ranking/critical_difference.png",

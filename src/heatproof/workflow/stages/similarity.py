@@ -55,13 +55,7 @@ class Similarity(Report):
     outputs = report_outputs(
         "Networks",
         "networks before and after finetuning",
-        """
-        Is the finetuned network still similar to the network to be explained? Each point is a pair of networks: one
-        model before and after finetuning, or, for comparison, two models before finetuning. Finetuning preserved a
-        network if its pairs lie well apart from the unrelated pairs. The dotted line is the expected value for
-        independent channels. In the figure of images, each row has the most exciting images of one
-        channel in one network.
-        """,
+        "Similarity of networks before and after finetuning, at most 1: higher is better.",
         output="similarity/similarity.csv",
         figure="similarity/similarity.png",
         exciting="similarity/exciting.png",

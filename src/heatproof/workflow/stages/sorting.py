@@ -30,11 +30,7 @@ if TYPE_CHECKING:
 REPORT_ENTRY = (
     "Maps",
     "maps of one image in the order of each metric",
-    """
-    The maps of one image of one network, a row a metric, the best score on this image on the left. Metrics that order
-    the maps alike agree on this image. Where a metric reads magnitudes, all metrics are asked about absolute maps. One
-    image tells little of a method.
-    """,
+    "Maps of one image, a row per metric, the best score on this image on the left.",
 )
 
 

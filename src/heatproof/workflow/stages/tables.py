@@ -90,101 +90,31 @@ class Tables(Report, RankingFields):
         report_outputs(
             "Scores",
             "verdicts in words",
-            """
-            A verdict for every network and metric of the patch drops. ``verdict`` is ``found`` (``best`` names the
-            methods that cannot be distinguished from the best), ``open`` (a reference map, which does not use the
-            network, cannot be distinguished from the best either, or the images are too few to distinguish methods),
-            ``too few images`` (the best method is above the best reference map, but not significantly on so few
-            images; ``images_needed`` would suffice with a probability of 0.8), ``none above references``, or ``at
-            chance`` (the predictions of the network are no better than guessing, so that its maps cannot be judged).
-            Guessing is the most frequent class; for several labels, an AUROC of 0.5, tested by permutations of the
-            images' labels; for regressions, predictions that do not increase with the labels, by a one-sided test of
-            Spearman's ρ, so that a network whose predictions have another unit, and an R² below 0, is not called at
-            chance. A callable target has no labels, so that no guessing is known. Methods that delete regions
-            themselves are excluded. ``cannot_see`` has the limits of the metric.
-
-            For several labels, there is a row over all labels, whose ``label`` is empty, and a row for each label over
-            the images that have it. Each verdict holds on its own, and not all of them jointly.
-
-            ``n_above_references`` counts the methods that are above every reference map by paired one-sided tests
-            over the images, with Holm's correction over the methods.
-            """,
+            "The verdict on each network by the patch drops: the best methods, or why none can be named.",
             verdict="verdict.csv",
         )
         | report_outputs(
             "Scores",
             "every method on every model",
-            """
-            Score of every method in every test case: a dataset, a model, its weights and a metric. ``idsds`` and
-            ``sds`` are the Spearman correlation of the sums of a map in the patches with the logit drops of the
-            patches, as a mean over images: 1 is the same order, 0 is no relation, −1 is the opposite order. Higher is
-            better.
-
-            * ``ci_low`` and ``ci_high`` bound the bootstrap interval over images.
-            * ``n_undefined`` counts images without a score, for example because the map is constant. They are not in
-              the mean.
-            * ``gap`` is the reason why a method is not applicable to a model, and has no score, or why its score is
-              defined on too few images to be ranked.
-            * ``rank`` is 1 for the best of a test case; ``in_best_set`` marks the methods that these images cannot
-              distinguish from it.
-            * ``counted_as`` names the metric that represents this one in rankings.
-
-            A method with ``_abs`` in its name has the absolute values of the same map. Compare methods within one test
-            case; scores of different models are not on one scale.
-            """,
+            "IDSDS or SDS of every method on every network, from -1 to 1: higher is better, and rank 1 is best.",
             idsds_table="idsds_table.csv",
         )
         | report_outputs(
             "Ranking",
             "Meta-Rank over all test cases",
-            """
-            One ranking of the methods over all test cases. ``kappa`` is the mean log-odds with which a method ranks
-            above another one, and 0 for a method in the middle. Higher is better. ``bradley_terry`` has strengths
-            fitted to the same wins, as a check: where the two orders differ, the order is uncertain.
-
-            A network counts once, however many test cases it has, and the interval comes from resampled networks and
-            images. With fewer than three networks there is none, and ``note`` says so. ``in_best_set`` marks the
-            methods that cannot be distinguished from the best one on these networks, and is empty without an interval.
-            A method with fewer test cases in ``n_cases`` is not applicable to some of the models.
-            """,
+            "Meta-Rank: κ of each method over all test cases: 0 is the middle, higher is better.",
             meta_rank="meta_rank.csv",
         )
         | report_outputs(
             "Models",
             "accuracy before and after finetuning",
-            """
-            Accuracy of each model on the evaluation images: ``clean`` on intact images, ``worst_patch`` if an image
-            counts as right only if the prediction is right whichever patch is deleted. For ``top5``, the label must be
-            among the five largest logits.
-
-            Finetuning should raise ``worst_patch`` and keep ``clean``. If ``clean`` falls, the finetuned model is no
-            longer the model to be explained: raise the epochs of finetuning or lower its learning rate. If
-            ``worst_patch`` stays low, deleted patches are still out of domain, and the IDSDS of that model is no more
-            reliable than its SDS. ``in_domain`` marks weights that were finetuned with this grid and baseline.
-
-            Networks of other tasks have a ``task`` and other columns. For several labels: ``auroc`` and
-            ``average_precision`` (guessing: 0.5 and ``base_rate``), and ``recall``, the share of present labels that
-            are found, over all labels and by ``label``, on the explained images. For regressions: ``mae``, the mean
-            absolute error, and ``r2`` compared with the mean of the labels. ``p_chance`` is the p-value of guessing.
-            """,
+            "Accuracy of each network on intact images and with its worst patch deleted: higher is better.",
             accuracy="accuracy.csv",
         )
         | report_outputs(
             "Models",
             "applicability of explainers to models",
-            """
-            Applicability checks of each explainer on each model, on the first few evaluation images, before its maps
-            are computed. ``figure`` names the measured quantity, and ``value`` is the largest of the images, or their
-            mean:
-            ``completeness_error`` (mean) of integrated gradients, ``convergence_delta`` of DeepLift and
-            ``conservation_error`` of LRP, BagNet and B-cos are shares of what a map should sum to, lower is better;
-            ``difference_from_gradient`` is zero where guided backprop equals the gradient; ``constant_maps``
-            is the share of maps with one value everywhere.
-
-            A row with a ``gap`` has the reason why the explainer is not applicable. Look at the maps of an explainer
-            whose value is near its ``limit`` before you trust its scores, for example of integrated gradients with few
-            steps.
-            """,
+            "Checks of each explainer on each network: a lower value is better; ``gap`` says what failed.",
             applicability="applicability.csv",
         )
     )
@@ -273,19 +203,7 @@ class AllScores(ScoresStage, RankingFields):
     outputs = report_outputs(
         "Scores",
         "every metric, every method, every model",
-        """
-        Score of every method under every metric of the config, on every model and its weights. ``higher_is_better``
-        is the direction of the metric; ``rank`` is 1 for the best of a test case either way. ``above_reference`` is the
-        distance from the best reference map in the same test case, positive where a method is better than all of them,
-        and empty if none was scored. ``property`` is what the metric measures, and ``counted_as`` the metric that
-        represents it in rankings, empty if it represents itself. The other columns are those of the table of IDSDS:
-        ``ci_low`` and ``ci_high`` bound the bootstrap interval over images, ``n_undefined`` counts images without a
-        score, and ``gap`` is the reason why a method is not applicable to a model.
-
-        Deletion and insertion run on all weights. Finetuned weights were trained on images with deleted patches of
-        their grid. Images with deleted pixels are nearer to their domain than to that of pretrained weights, but still
-        out of domain.
-        """,
+        "Score of every method under every metric; ``higher_is_better`` is its direction, rank 1 is best.",
         scores="scores.csv",
     )
     tables = named_tables(scores="scores")
