@@ -25,10 +25,11 @@ from heatproof.report.figures.drawing import (
     prepare_rows,
     white_style,
 )
-from heatproof.report.results import NETWORK, publish
+from heatproof.report.results import NETWORK
 from heatproof.stats.per_image import one_score_per_image
 from heatproof.stats.ranks import rank_methods
 from heatproof.store.result_tables import read_parquet
+from heatproof.workflow.stages._results import publish
 
 if TYPE_CHECKING:
     from heatproof.workflow.stages.baselines import Baselines

@@ -9,10 +9,10 @@ from heatproof.claims.evidence import Case, Evidence, Model, Resampling
 from heatproof.claims.judge import claims_table
 from heatproof.claims.published_orders import published_orders
 from heatproof.core.methods import all_methods
-from heatproof.report.results import read_scores
 from heatproof.store.manifest import publish_tables, verified_bytes
 from heatproof.store.table_formats import parse_csv
 from heatproof.store.writing import write_table
+from heatproof.workflow.stages._results import read_scores
 
 if TYPE_CHECKING:
     from heatproof.workflow.stages.claims import Claims

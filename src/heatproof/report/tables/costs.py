@@ -11,8 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from heatproof.report.figures.drawing import new_figure, palette, panel_axes, split_rows, white_style
-from heatproof.report.results import CASE, publish, read_table
+from heatproof.report.results import CASE, read_table
 from heatproof.report.tables.scores import read_manifests
+from heatproof.workflow.stages._results import publish
 
 if TYPE_CHECKING:
     from heatproof.core.methods import MethodSpec

@@ -18,10 +18,10 @@ from heatproof.core.grids import grid_table_value
 from heatproof.core.randomness import derive_seed, numpy_generator
 from heatproof.metrics.bootstrap import draw_counts, percentile_interval
 from heatproof.report.figures.drawing import draw_legend, new_figure, palette, panel_axes, split_rows, white_style
-from heatproof.report.results import publish
 from heatproof.store.manifest import read_shard
 from heatproof.store.rows import rows_of_store
 from heatproof.store.zarr_store import open_store, read
+from heatproof.workflow.stages._results import publish
 
 if TYPE_CHECKING:
     from heatproof.workflow.stages.in_domain import InDomain

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heatproof.report.results import publish, read_scores
 from heatproof.report.tables.scores import mean_scores, with_kinds
 from heatproof.stats.table import counted_rows, meta_rank_table, property_of, select_rows
+from heatproof.workflow.stages._results import publish, read_scores
 
 if TYPE_CHECKING:
     from heatproof.workflow.stages.leaderboard import Leaderboard

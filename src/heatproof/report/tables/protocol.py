@@ -13,9 +13,10 @@ from matplotlib.figure import Figure
 
 from heatproof.report.figures.drawing import new_figure, panel_axes, split_rows, white_style
 from heatproof.report.figures.pictures import data_uri
-from heatproof.report.results import CASE, formatted, publish, read_scores, render, save
+from heatproof.report.results import CASE, formatted, render, save
 from heatproof.stats.flips import METHOD_COLUMNS, PAIR_COLUMNS, PLACES, compare_levels
 from heatproof.store.reading import read_result_bytes
+from heatproof.workflow.stages._results import publish, read_scores
 
 if TYPE_CHECKING:
     from heatproof.workflow.stages.checks import Checks

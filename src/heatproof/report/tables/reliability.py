@@ -21,7 +21,7 @@ from heatproof.report.figures.drawing import (
     prepare_rows,
     white_style,
 )
-from heatproof.report.results import CASE, NETWORK, publish, read_scores
+from heatproof.report.results import CASE, NETWORK
 from heatproof.report.tables.ranking import draw, rank_table
 from heatproof.report.tables.scores import mean_scores, with_kinds
 from heatproof.stats.per_image import iterate_test_cases
@@ -30,6 +30,7 @@ from heatproof.stats.significance import CriticalDifference, critical_difference
 from heatproof.stats.table import duplicate_metrics, property_of
 from heatproof.stats.truth import ALL, USE_MODEL, truth_table
 from heatproof.stats.variance import variance_table
+from heatproof.workflow.stages._results import publish, read_scores
 
 if TYPE_CHECKING:
     from heatproof.workflow.stages.reliability import Reliability

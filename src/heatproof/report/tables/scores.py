@@ -13,7 +13,7 @@ from heatproof.errors import HeatproofError
 from heatproof.metrics.bootstrap import minimum_count, summarise
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import base_name
-from heatproof.report.results import CASE, NETWORK, above_reference, publish, read_scores
+from heatproof.report.results import CASE, NETWORK, above_reference
 from heatproof.report.tables.accuracy import accuracy_table
 from heatproof.report.tables.verdict import verdicts
 from heatproof.stats.best import best_set
@@ -22,6 +22,7 @@ from heatproof.stats.ranks import rank_methods
 from heatproof.stats.table import counted_rows, duplicate_metrics, meta_rank_table, property_of
 from heatproof.store.manifest import require_manifest
 from heatproof.store.result_tables import read_parquet
+from heatproof.workflow.stages._results import publish, read_scores
 
 if TYPE_CHECKING:
     from heatproof.workflow.stages.tables import AllScores, Tables
