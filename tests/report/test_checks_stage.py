@@ -55,7 +55,8 @@ def test_a_config_without_variation_leads_to_tables_without_rows(scored_project)
 
 
 def test_a_network_without_scores_is_left_out(scored_project):
-    methods, pairs = check_tables(pd.DataFrame(), scored_project.job("checks").spec)
+    comparisons = [vars(comparison) for comparison in scored_project.job("checks").spec.comparisons]
+    methods, pairs = check_tables(pd.DataFrame(), comparisons, directions={}, images={}, transforms={})
     assert methods.empty
     assert pairs.empty
 

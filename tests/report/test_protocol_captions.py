@@ -6,11 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heatproof.report.tables import protocol
+from heatproof.core.specs import Runtime
 from heatproof.report.tables.protocol import MOST_COLOURS, caption, check_tables, draw_bumps
 from heatproof.store.publishing import without_formulas
 from heatproof.workflow.plan.comparisons import Compared
 from heatproof.workflow.plan.folder import Folder
+from heatproof.workflow.stages import _results
 from heatproof.workflow.stages.checks import Checks
 
 NAMES = [f"method_{number}" for number in range(12)]
@@ -44,7 +45,14 @@ def compared():
                 for number, score in enumerate(row)
             ]
     table = pd.DataFrame(rows).assign(dataset="digits", model="net", weights="pretrained")
-    return check_tables(table, SPEC)
+    return check_tables(
+        table,
+        [vars(comparison) for comparison in SPEC.comparisons],
+        directions=SPEC.directions,
+        images=SPEC.images,
+        transforms={},
+        repetitions=50,
+    )
 
 
 def test_a_caption_names_the_method_that_moves_farthest(compared):
@@ -111,9 +119,9 @@ def test_colours_are_limited_to_a_distinguishable_number(compared):
 def test_a_factor_without_scores_has_a_chart_and_a_caption(tmp_path, monkeypatch):
     """No explainer may be applicable to a network, and yet the workflow waits for every chart of the plan."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(protocol, "read_scores", lambda *arguments: ([], pd.DataFrame()))
+    monkeypatch.setattr(_results, "read_scores", lambda *arguments: ([], pd.DataFrame()))
     charts = {f"output.{ending}": f"results/checks/output.{ending}" for ending in ("png", "svg")}
     files = Checks.paths(Folder()) | charts
-    protocol.checks(replace(SPEC, files=files, manifest="results/checks/manifest.json"))
+    replace(SPEC, files=files, manifest="results/checks/manifest.json").run(Runtime())
     assert {path.name for path in (tmp_path / "results/checks").iterdir()} >= {"output.png", "output.svg", "index.html"}
     assert "two levels" in pd.read_csv(files["captions"])["conclusion"][0]

@@ -6,19 +6,19 @@ import pytest
 from jobs import write_listed
 
 from heatproof.errors import HeatproofError
-from heatproof.report.tables.accuracy import accuracy_table
 from heatproof.report.tables.scores import (
     CASE,
     SCORE_COLUMNS,
-    _require_ranks,
     higher_is_better,
     mean_scores,
     read_gaps,
+    require_ranks,
     score_table,
     with_kinds,
 )
 from heatproof.store.manifest import write_checksummed
 from heatproof.store.zarr_store import ArraySpec, Layout, ensure_metadata
+from heatproof.workflow.stages._accuracy import accuracy_of_networks
 from heatproof.workflow.stages.tables import StoredDrops
 
 NO_GAPS = pd.DataFrame()
@@ -210,7 +210,7 @@ def drops_with(folder, target_rank, dtype="int16"):
 def test_ranks_beyond_int16_are_read_exactly(tmp_path):
     drops = drops_with(tmp_path, [[39_999, 39_999, 0, 0, 0], [0, 0, 0, 0, 32_768]], "int32")
     where = {"dataset": "digits", "model": "vgg", "weights": "finetuned", "grid": 2, "baseline": "zeros"}
-    (row,) = accuracy_table([StoredDrops(**where, metric="idsds", drops=drops)], 2).to_dict("records")
+    (row,) = accuracy_of_networks([StoredDrops(**where, metric="idsds", drops=drops)], 2).to_dict("records")
     assert (row["top5_clean"], row["top5_worst_patch"]) == (1 / 2, 0.0)
 
 
@@ -225,7 +225,7 @@ def test_accuracy_equals_values_computed_by_hand(tmp_path, metric, in_domain):
     ]
     where = {"dataset": "digits", "model": "vgg", "weights": "finetuned", "grid": 2, "baseline": "zeros"}
     item = StoredDrops(**where, metric=metric, drops=drops_with(tmp_path, target_rank))
-    (row,) = accuracy_table([item], 5).to_dict("records")
+    (row,) = accuracy_of_networks([item], 5).to_dict("records")
     assert row == {
         **where,
         "in_domain": in_domain,
@@ -236,7 +236,7 @@ def test_accuracy_equals_values_computed_by_hand(tmp_path, metric, in_domain):
         "majority": 3 / 5,
         "n_images": 5,
     }
-    (first,) = accuracy_table([item], 2).to_dict("records")
+    (first,) = accuracy_of_networks([item], 2).to_dict("records")
     assert (first["top1_clean"], first["top1_worst_patch"], first["n_images"]) == (1.0, 0.5, 2)
 
 
@@ -245,6 +245,6 @@ def test_the_error_about_scores_without_a_rank_has_the_reason():
     reason = "defined on 2 of 8 images, a rank needs 4"
     rows = pd.DataFrame({"method": ["a", "b"], "rank": [pd.NA, pd.NA], "gap": [reason, reason]})
     with pytest.raises(HeatproofError, match=f"the reason is: {reason}. A score is not defined"):
-        _require_ranks(rows)
-    _require_ranks(rows.assign(rank=[1, pd.NA]))
-    _require_ranks(rows.drop(columns="gap"))
+        require_ranks(rows)
+    require_ranks(rows.assign(rank=[1, pd.NA]))
+    require_ranks(rows.drop(columns="gap"))

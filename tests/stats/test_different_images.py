@@ -7,8 +7,6 @@ from heatproof.claims.evidence import Case, Evidence, Model, Resampling
 from heatproof.core.methods import Method
 from heatproof.metrics.bootstrap import bootstrap_means
 from heatproof.report.tables.protocol import check_tables
-from heatproof.workflow.plan.comparisons import Compared
-from heatproof.workflow.stages.checks import Checks
 
 METHODS = [f"method_{number}" for number in range(6)]
 NETWORK = {"dataset": "digits", "model": "net", "weights": "pretrained"}
@@ -30,20 +28,21 @@ def noise(images):
 
 def test_levels_are_compared_on_the_images_of_the_fewest():
     long, short = noise(40), noise(40)[:, :10]
-    levels = [("long", "pretrained", "long", "raw"), ("short", "pretrained", "short", "raw")]
-    spec = Checks(
-        comparisons=[Compared("images", "all", "long", levels, [("digits", "net")])],
+    comparison = {
+        "factor": "images",
+        "setting": "all",
+        "reference": "long",
+        "levels": [(name, "pretrained", name, "raw") for name in ("long", "short")],
+        "networks": [("digits", "net")],
+    }
+    methods, pairs = check_tables(
+        pd.concat([scores_of("long", long), scores_of("short", short)]),
+        [comparison],
         directions={"long": True, "short": True},
         images={"long": 40, "short": 10},
-        bootstrap=50,
-        level=0.95,
-        least_coverage=0.5,
-        cases=[],
-        upstream="u",
         transforms={},
-        templates="t",
+        repetitions=50,
     )
-    methods, pairs = check_tables(pd.concat([scores_of("long", long), scores_of("short", short)]), spec)
     # On the shared images both metrics have the same scores.
     assert pairs["spearman"].tolist() == [1.0]
     assert set(methods["n_images"]) == {10}

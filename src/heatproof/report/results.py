@@ -1,4 +1,4 @@
-"""Reading of score tables, writing of the results of report jobs, and formatting of numbers."""
+"""Reading of score tables, writing of figures and pages, and formatting of numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 import hashlib
 import inspect
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,23 +15,16 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from heatproof.report.figures.registry import FIGURES
-from heatproof.stats.per_image import one_score_per_image
-from heatproof.store.manifest import publish_tables, read_checksummed
-from heatproof.store.result_tables import read_parquet, read_text
-from heatproof.store.source_files import images_of, joined_data
-from heatproof.store.writing import atomic_write, write_table, write_text
+from heatproof.store.result_tables import read_text
+from heatproof.store.writing import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from heatproof.core.specs import DatasetSpec
-    from heatproof.workflow.plan.stage import Stage
     from heatproof.workflow.stages.pages import Figure as FigureOf
 
 NETWORK = ["dataset", "model", "weights"]
 CASE = [*NETWORK, "metric"]
-# Dataset, model, weights and metric of a test case.
-CaseKey = tuple[str, str, str, str]
 
 
 def read_table(path: str | Path, *, listed: bool = False) -> pd.DataFrame:
@@ -61,27 +54,6 @@ def read_table(path: str | Path, *, listed: bool = False) -> pd.DataFrame:
     return table if has_gaps else table.assign(gap="")
 
 
-def read_scores(pattern: str, cases: Iterable[CaseKey]) -> tuple[list[str], pd.DataFrame]:
-    """Read the scores of test cases, one for each image (`one_score_per_image`).
-
-    Parameters
-    ----------
-    pattern
-        Pattern of the paths of files of scores.
-    cases
-        Dataset, model, weights and metric of each test case.
-
-    Returns
-    -------
-    files : list of str
-        The file of each test case.
-    scores : pandas.DataFrame
-        The rows of all files.
-    """
-    files = [pattern.format(**dict(zip(CASE, case, strict=True))) for case in cases]
-    return files, pd.concat([one_score_per_image(read_parquet(path)) for path in files], ignore_index=True)
-
-
 def above_reference(table: pd.DataFrame, references: Collection[str], directions: Mapping[str, bool]) -> pd.Series:
     """Return the distance of each score from the best score of a reference method in the same test case.
 
@@ -109,47 +81,6 @@ def above_reference(table: pd.DataFrame, references: Collection[str], directions
     of_references = directed.where(table["method"].isin(list(references)))
     best = of_references.groupby([table[key] for key in CASE]).transform("max")
     return (directed - best).rename("above_reference")
-
-
-def publish(
-    spec: Stage,
-    contents: Mapping[str, pd.DataFrame | Figure | str | None],
-    inputs: Iterable[str | Path],
-    shows: Iterable[tuple[DatasetSpec, int]] = (),
-) -> None:
-    """Write the results of a job, and its manifest.
-
-    Parameters
-    ----------
-    spec
-        The spec of the job, with its key and the path of its manifest.
-    contents
-        The table, the figure or the text of the page for each path; None for a file that has already been written.
-    inputs
-        Files of earlier stages that the job read.
-    shows
-        Datasets with the number of their first evaluation images that the results show.
-
-    Raises
-    ------
-    HeatproofError
-        If an input is missing or damaged.
-    """
-    for path, content in contents.items():
-        if isinstance(content, pd.DataFrame):
-            write_table(content, path)
-        elif isinstance(content, str):
-            write_text(path, content)
-        elif content is not None:
-            save(content, path)
-    displayed = [{"data": images_of(dataset.manifest).data(("evaluation", 0, count))} for dataset, count in shows]
-    inputs = list(inputs)
-    # Shards are recorded by their keys, because the bytes of their manifests also contain times.
-    shards = {Path(path).as_posix(): read_checksummed(path) or {} for path in inputs if Path(path).suffix == ".json"}
-    shards = {path: manifest for path, manifest in shards.items() if "shard" in manifest}
-    read = {path: manifest["key"] for path, manifest in shards.items()}
-    facts = {"read": read} if read else {}
-    publish_tables(spec, contents, inputs, data=joined_data([*shards.values(), *displayed]), **facts)
 
 
 def save(figure: Figure, path: str | Path) -> None:
@@ -193,6 +124,8 @@ def render(name: str, *, script: str | None = None, **values: Any) -> str:
 
 def draw_figure(spec: FigureOf) -> None:
     """Draw a registered figure as SVG and PNG. The same table leads to the same bytes."""
+    from heatproof.workflow.stages._results import publish
+
     import_module(spec.module)
     draw = FIGURES[spec.figure].draw
     parameters = inspect.signature(draw).parameters.items()

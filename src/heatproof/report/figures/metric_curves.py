@@ -24,8 +24,9 @@ from heatproof.metrics.scoring import MethodScores
 from heatproof.metrics.soundness import soundness_at_levels
 from heatproof.report.figures.drawing import draw_legend, new_figure, panel_axes, split_rows, white_style
 from heatproof.report.page.data import low_is_good
-from heatproof.report.results import NETWORK, publish
+from heatproof.report.results import NETWORK
 from heatproof.store.rows import rows_of_store
+from heatproof.workflow.stages._results import publish
 
 if TYPE_CHECKING:
     from heatproof.core.methods import MethodSpec

@@ -14,7 +14,8 @@ from heatproof.core.methods import without_equal_maps
 from heatproof.datasets.checks import open_dataset
 from heatproof.report.figures.drawing import draw_colour_bar, draw_map, plain_style
 from heatproof.report.figures.pictures import channels_last, describe_channels, image_scores, read_maps
-from heatproof.report.results import CASE, format_score, publish, save
+from heatproof.report.results import CASE, format_score, save
+from heatproof.workflow.stages._results import publish
 
 if TYPE_CHECKING:
     from heatproof.workflow.stages.montage import Montage

@@ -11,9 +11,10 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from heatproof.report.figures.drawing import new_figure, panel_axes, plain_style, split_rows
-from heatproof.report.results import CASE, NETWORK, publish, read_table
+from heatproof.report.results import CASE, NETWORK, read_table
 from heatproof.stats.consistency import MINIMUM_METHODS
 from heatproof.stats.verdict import disagreement
+from heatproof.workflow.stages._results import publish
 
 if TYPE_CHECKING:
     from heatproof.workflow.stages.overview import Overview

@@ -14,7 +14,8 @@ from heatproof.core.methods import without_equal_maps
 from heatproof.datasets.checks import open_dataset
 from heatproof.report.figures.drawing import draw_colour_bar, draw_map, plain_style
 from heatproof.report.figures.pictures import channels_last, image_scores, label_of, read_maps
-from heatproof.report.results import format_score, publish, save
+from heatproof.report.results import format_score, save
+from heatproof.workflow.stages._results import publish
 
 if TYPE_CHECKING:
     from heatproof.workflow.stages.sorting import Sorting

@@ -28,11 +28,12 @@ from heatproof.core.provenance import Key
 from heatproof.report import results
 from heatproof.report.figures.pictures import SCALE, SIDE, colours, data_uri, maps_base
 from heatproof.report.page import data as page_data
-from heatproof.report.results import CASE, above_reference, publish, render
+from heatproof.report.results import CASE, above_reference, render
 from heatproof.report.tables.baselines import describe_conclusions
 from heatproof.stats.verdict import NAMED, disagreement
 from heatproof.store.manifest import read_checksummed, read_shard, require_manifest, verified_bytes
 from heatproof.store.result_tables import read_text
+from heatproof.workflow.stages._results import publish
 
 if TYPE_CHECKING:
     from heatproof.workflow.stages.pages import ReportPage

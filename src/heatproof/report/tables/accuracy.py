@@ -18,65 +18,18 @@ import numpy as np
 import pandas as pd
 from scipy.stats import mannwhitneyu, rankdata, spearmanr
 
-from heatproof.core.grids import grid_table_value
 from heatproof.core.randomness import numpy_generator
-from heatproof.metrics.single_deletion import base_name
-from heatproof.store.manifest import read_checksummed
-from heatproof.store.rows import ScoredRows, scored_rows
-from heatproof.store.zarr_store import describe_store, read
 
 if TYPE_CHECKING:
-    from heatproof.workflow.stages.tables import StoredDrops
+    from heatproof.store.rows import ScoredRows
 
 PERMUTATIONS = 1999
 # With more images, Student's t distribution approximates that of Spearman's ρ well enough.
 MOST_PERMUTED = 50
 
 
-def accuracy_table(drops: Sequence[StoredDrops], images: int, target: str | int = "label") -> pd.DataFrame:
-    """Return the accuracy of networks, on intact images and with the worst patch deleted (Hesse et al. 2024, table 3).
-
-    With the worst patch deleted, an image counts as right only if it is right whichever patch is deleted. An image is
-    right in the sense of top-k if its label is among the k largest logits.
-
-    Parameters
-    ----------
-    drops
-        Cached patch drops, one item for each network, grid and baseline.
-    images
-        Number of images that have patch drops.
-    target
-        The class whose rank is cached. The rank of the label, and with it the top-5 accuracy, is known only where the
-        target is ``label``.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One row for each item of `drops`, with accuracies in [0, 1], higher is better. ``in_domain`` says whether the
-        weights were finetuned with this grid and baseline; ``majority`` is the share of the most frequent class, which
-        guessing reaches. A network of several labels has one row over all labels, whose ``label`` is "", and one row
-        for each label. ``p_chance`` is the p-value of the test whether a network is better than guessing
-        (`chance_of_labels`, `chance_of_numbers`).
-    """
-    rows: list[dict[str, Any]] = []
-    for item in drops:
-        ground_truth = scored_rows((read_checksummed(item.labels) if item.labels else None) or {}, target, images)
-        network: dict[str, Any] = {
-            key: getattr(item, key) for key in ("dataset", "model", "weights", "grid", "baseline")
-        }
-        network["grid"] = grid_table_value(item.grid)
-        network["in_domain"] = base_name(item.metric) == "idsds"
-        store = item.drops + ".zarr"
-        if ground_truth.has_classes:
-            rows_of_network = [_of_classes(store, images, target)]
-        elif ground_truth.task == "multilabel":
-            rows_of_network = _of_labels(ground_truth, store, item.answers, images)
-        elif ground_truth.task == "regression":
-            rows_of_network = _of_numbers(ground_truth, read(store, "logit", 0, images).astype(np.float64), target)
-        else:
-            rows_of_network = [{"n_images": len(describe_store(store)["labels"][:images])}]
-        task = {} if ground_truth.has_classes else {"task": ground_truth.task}
-        rows += [{**network, **row, **task} for row in rows_of_network]
+def accuracy_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return the rows of networks as a table; ``label`` is "" where a row is not about a label."""
     table = pd.DataFrame(rows)
     if "label" not in table:
         return table
@@ -84,25 +37,49 @@ def accuracy_table(drops: Sequence[StoredDrops], images: int, target: str | int 
     return table if (table["label"] != "").any() else table.drop(columns="label")
 
 
-def _of_classes(store: str, images: int, target: str | int) -> dict[str, Any]:
-    labels = np.asarray(describe_store(store)["labels"])[:images]
-    rank = read(store, "target_rank", 0, images)
-    if target != "label":
-        wrong = read(store, "predicted", 0, images) != labels[:, None]
-        rank = np.where(wrong, np.inf, 0)
+def accuracy_of_classes(labels: np.ndarray, ranks: np.ndarray, *, has_top5: bool = True) -> dict[str, Any]:
+    """Return the accuracy of a classification network.
+
+    Parameters
+    ----------
+    labels
+        (N,), the class of each image.
+    ranks
+        (N, variants), how many logits exceed that of the label: on the intact image, then with each patch deleted.
+    has_top5
+        Whether the ranks are exact; otherwise only whether they are 0 is known, and the top-5 accuracy is NaN.
+
+    Returns
+    -------
+    dict
+        ``top1_clean``, ``top1_worst_patch``, ``top5_clean`` and ``top5_worst_patch`` in [0, 1], higher is better;
+        ``majority``, the share of the most frequent class; and ``n_images``.
+    """
     row: dict[str, Any] = {}
     for k in (1, 5):
-        is_defined = k == 1 or target == "label"
-        row[f"top{k}_clean"] = float((rank[:, 0] < k).mean()) if is_defined else np.nan
-        row[f"top{k}_worst_patch"] = float((rank[:, 1:] < k).all(1).mean()) if is_defined else np.nan
+        is_defined = k == 1 or has_top5
+        row[f"top{k}_clean"] = float((ranks[:, 0] < k).mean()) if is_defined else np.nan
+        row[f"top{k}_worst_patch"] = float((ranks[:, 1:] < k).all(1).mean()) if is_defined else np.nan
     majority = float(np.unique(labels, return_counts=True)[1].max() / len(labels))
-    return {**row, "majority": majority, "n_images": images}
+    return {**row, "majority": majority, "n_images": len(labels)}
 
 
-def _of_labels(scored: ScoredRows, store: str, answers: str, images: int) -> list[dict[str, Any]]:
-    is_present = np.asarray(read(store, "logit", 0, images) > 0)
-    targets = np.asarray(describe_store(store)["labels"])[:images]
-    logits = read(answers + ".zarr", "logit", 0, images).astype(np.float64)
+def accuracy_of_labels(
+    scored: ScoredRows, targets: np.ndarray, is_present: np.ndarray, logits: np.ndarray
+) -> list[dict[str, Any]]:
+    """Return the quality of a network of several labels: a row over all labels, and one for each label.
+
+    Parameters
+    ----------
+    scored
+        The N explained rows, each an image with one of its labels, and the ground truth of each.
+    targets
+        (N,), the label of each row.
+    is_present
+        (N, variants), whether the network finds the label: on the intact image, then with each patch deleted.
+    logits
+        (N, labels), the logits of the intact image.
+    """
     first_rows = scored.first_rows
     by_label = quality_of_labels(scored.ground_truth[first_rows], logits[first_rows])
     overall: dict[str, Any] = {"label": "", **{str(name): by_label[name].mean() for name in by_label}}
@@ -179,7 +156,7 @@ def chance_of_labels(labels: np.ndarray, logits: np.ndarray) -> float:
     return _permuted(lambda order: float((ranks * weights[order]).sum()), len(labels))
 
 
-def _of_numbers(scored: ScoredRows, outputs: np.ndarray, target: str | int) -> list[dict[str, Any]]:
+def accuracy_of_numbers(scored: ScoredRows, outputs: np.ndarray, target: str | int) -> list[dict[str, Any]]:
     """Return the quality of the outputs (N, variants) of a regression, one row for each number that is predicted."""
     labels, names = scored.ground_truth.astype(np.float64), scored.target_names(scored.targets)
     if isinstance(target, int):

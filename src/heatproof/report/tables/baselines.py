@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -25,13 +25,11 @@ from heatproof.report.figures.drawing import (
     prepare_rows,
     white_style,
 )
-from heatproof.report.results import NETWORK, publish
-from heatproof.stats.per_image import one_score_per_image
+from heatproof.report.results import NETWORK
 from heatproof.stats.ranks import rank_methods
-from heatproof.store.result_tables import read_parquet
 
 if TYPE_CHECKING:
-    from heatproof.workflow.stages.baselines import Baselines
+    from heatproof.core.methods import MethodSpec
 
 SCORES = [*NETWORK, "baseline", "metric", "method", "reference", "score", "ci_low", "ci_high", "n_images", "rank"]
 AGREEMENT = ["dataset", "model", "baseline", "other", "methods", "n_methods", "rho", "ci_low", "ci_high"]
@@ -121,47 +119,66 @@ class BaselineScores:
             yield "the median method scores above all reference maps", np.nanmedian(self.means[:, others], 1) - best
 
 
-def compare_baselines(spec: Baselines) -> None:
-    """Write results/baselines.csv, the two tables in results/baselines, and a summary in words."""
-    methods = pd.DataFrame(
+def methods_of(explainers: Sequence[MethodSpec], families: Mapping[str, str]) -> pd.DataFrame:
+    """Return the methods of explainers as a table: method, transform, reference and family."""
+    return pd.DataFrame(
         [
             {
                 "method": method.name,
                 "transform": method.transform,
                 "reference": not explainer.uses_model,
-                "family": spec.families[explainer.name],
+                "family": families[explainer.name],
             }
-            for explainer in spec.explainers
+            for explainer in explainers
             for method in explainer.methods
         ]
     )
-    scores, agreement, conclusions = [], [], []
-    for (dataset, model), cases in pd.DataFrame(spec.cases).groupby(["dataset", "model"], sort=False):
-        tables = [
-            one_score_per_image(read_parquet(path))
-            .pivot(index="method", columns="image", values="score")
-            .reindex(methods["method"])
-            for path in cases["scores"]
-        ]
+
+
+def compare_baselines(
+    cases: pd.DataFrame, scores: Sequence[pd.DataFrame], methods: pd.DataFrame, **resampling: Any
+) -> dict[str, pd.DataFrame | str]:
+    """Compare the baselines of every network.
+
+    Parameters
+    ----------
+    cases
+        dataset, model, weights, metric and baseline, one row for each network and baseline.
+    scores
+        The scores of the images of each case, one for each image and method.
+    methods
+        The table of `methods_of`.
+    resampling
+        ``seed``, ``repetitions`` and ``level`` of `BaselineScores`.
+
+    Returns
+    -------
+    dict
+        ``scores``, with the columns `SCORES`; ``agreement``, with the columns `AGREEMENT`; ``conclusions``, with the
+        columns `CONCLUSIONS`; and ``summary``, the conclusions in words.
+    """
+    score_tables, agreement, conclusions = [], [], []
+    wide = [table.pivot(index="method", columns="image", values="score") for table in scores]
+    for (dataset, model), part in cases.reset_index(drop=True).groupby(["dataset", "model"], sort=False):
+        tables = [wide[number].reindex(methods["method"]) for number in part.index]
         values = np.stack([table.reindex(columns=tables[0].columns).to_numpy(dtype=np.float64) for table in tables])
-        domains = BaselineScores(list(cases["baseline"]), methods, values, **spec.resampling)
+        domains = BaselineScores(list(part["baseline"]), methods, values, **resampling)
         where = {"dataset": dataset, "model": model}
         agreement += [{**where, **row} for row in domains.agreement()]
         conclusions += [{**where, **row} for row in domains.conclusions()]
-        for case, part in zip(cases.to_dict("records"), values, strict=True):
-            summary = summarise(part, **spec.resampling)
+        for case, scores_of_case in zip(part.to_dict("records"), values, strict=True):
+            summary = summarise(scores_of_case, **resampling)
             table = methods.join(pd.DataFrame(summary)).rename(columns={"mean": "score"})
             about = {key: case[key] for key in (*NETWORK, "baseline", "metric")}
             table = table.assign(**about, rank=rank_methods(summary["mean"], True))
-            scores.append(table[SCORES].sort_values(["rank", "method"]))
-    drawn = orient_conclusions(pd.DataFrame(conclusions, columns=CONCLUSIONS))
-    contents: dict[str, pd.DataFrame | str] = {
-        "scores": pd.concat(scores, ignore_index=True).astype({"rank": "Int64"}),
+            score_tables.append(table[SCORES].sort_values(["rank", "method"]))
+    oriented = orient_conclusions(pd.DataFrame(conclusions, columns=CONCLUSIONS))
+    return {
+        "scores": pd.concat(score_tables, ignore_index=True).astype({"rank": "Int64"}),
         "agreement": pd.DataFrame(agreement, columns=AGREEMENT),
-        "conclusions": drawn,
-        "summary": describe_conclusions(drawn) + "\n",
+        "conclusions": oriented,
+        "summary": describe_conclusions(oriented) + "\n",
     }
-    publish(spec, {spec.files[name]: table for name, table in contents.items()}, [case.scores for case in spec.cases])
 
 
 def orient_conclusions(conclusions: pd.DataFrame) -> pd.DataFrame:

@@ -11,23 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from heatproof.report.figures.drawing import new_figure, palette, panel_axes, split_rows, white_style
-from heatproof.report.results import CASE, publish, read_table
-from heatproof.report.tables.scores import read_manifests
+from heatproof.report.results import CASE
 
 if TYPE_CHECKING:
     from heatproof.core.methods import MethodSpec
-    from heatproof.workflow.stages.costs import Costs
 
 COLUMNS = [*CASE, "method", "series", "score", "ci_low", "ci_high", "rank", "passes", "check_passes", "seconds", "cost"]
 COLUMNS += ["on_front"]
 PANELS_IN_A_ROW = 2
-
-
-def costs(spec: Costs) -> None:
-    """Write costs.csv."""
-    measured = {case: manifest["costs"] for case, manifest in read_manifests(spec.scores).items()}
-    table = cost_table(read_table(spec.table), measured, spec.explainers)
-    publish(spec, {spec.files["costs"]: table}, [spec.table, *spec.scores])
 
 
 def cost_table(

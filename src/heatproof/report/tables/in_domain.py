@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -14,17 +14,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from statsmodels.stats.proportion import proportion_confint
 
-from heatproof.core.grids import grid_table_value
 from heatproof.core.randomness import derive_seed, numpy_generator
 from heatproof.metrics.bootstrap import draw_counts, percentile_interval
 from heatproof.report.figures.drawing import draw_legend, new_figure, palette, panel_axes, split_rows, white_style
-from heatproof.report.results import publish
-from heatproof.store.manifest import read_shard
-from heatproof.store.rows import rows_of_store
-from heatproof.store.zarr_store import open_store, read
-
-if TYPE_CHECKING:
-    from heatproof.workflow.stages.in_domain import InDomain
 
 FOLDS = 5
 # Factors by which the variance of an out-of-fold score over samples of images exceeds that of independent images where
@@ -45,60 +37,76 @@ COLUMNS = [*WHERE, "layer", *PROBE_COLUMNS, *OUTPUT_COLUMNS, "n_images", "gap"]
 Measure = Callable[[np.ndarray], float]
 
 
-def in_domain(spec: InDomain) -> None:
-    """Write in_domain.csv."""
-    publish(spec, {spec.files["in_domain"]: in_domain_table(spec)}, spec.data)
-
-
-def in_domain_table(spec: InDomain) -> pd.DataFrame:
-    """Test for every network, grid and baseline whether deleted patches are in domain.
+def in_domain_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return whether deleted patches are in domain, for every network, grid and baseline.
 
     Parameters
     ----------
-    spec
-        The spec of the job.
+    rows
+        Values of some of the columns: `WHERE` and the number of images with the values of `in_domain_rows`, or with
+        the reason in ``gap`` where the layers of a network cannot be traced.
 
     Returns
     -------
     pandas.DataFrame
-        `COLUMNS`. One row for each layer, from early to late, with two statistics of the same `probe_scores`, each with
-        an interval (``_low``, ``_high``). Both are 0.5 if a linear probe cannot separate images with a deleted patch
-        from intact ones, and 1 if it always can. ``paired`` compares each image with its own intact version: it shows
-        whether the features contain the deletion. ``auc`` compares it with all intact images: it shows whether the
-        features contain the deletion without a comparison with the same image intact, which is how the network sees
-        it. Where images have one class, a row of the layer ``output`` has accuracy, mean confidence (softmax of the
-        predicted class) and `calibration_error` (``ece``) on intact and on deleted images, each with an interval. A
-        network whose layers cannot be traced has one row with the reason in ``gap``.
+        `COLUMNS`.
     """
-    rows = []
-    for item in spec.scored:
-        where = {key: getattr(item, key) for key in WHERE} | {"grid": grid_table_value(item.grid)}
-        if gap := read_shard(item.features, 0)["gap"]:
-            rows.append({**where, "n_images": 0, "gap": gap})
-            continue
-        store, images = item.features + ".zarr", spec.images
-        opened = open_store(store)
-        layers, features = opened.coordinates["layer"], read(store, "features", 0, images)
-        scored = rows_of_store(store, images)
-        # Each image once: the rows of an image with several labels have the same features.
-        features, labels = features[scored.first_rows], np.asarray(opened.labels[:images])[scored.first_rows]
-        images = len(features)
-        scores = [probe_scores(features[:, :, layer], labels, spec.seed) for layer in range(len(layers))]
-        measures = [area_under_curve(layer_scores) for layer_scores in scores]
-        if scored.has_classes:
-            confidence, predicted = (read(store, name, 0, images) for name in ("confidence", "predicted"))
-            right = predicted == labels[:, None]
-            measures += [_mean_of(values) for values in (*right.T, *confidence.T)]
-            measures += [calibration_error(*output) for output in zip(confidence.T, right.T, strict=True)]
-        intervals = with_intervals(measures, images, spec.seed, spec.bootstrap, spec.level)
-        areas, answers = np.split(intervals, [len(layers)])
-        where["n_images"] = images
-        for layer, layer_scores, area in zip(layers, scores, areas, strict=True):
-            share = [*paired_share(layer_scores, spec.level), *widened(area)]
-            rows.append({**where, "layer": layer, **dict(zip(PROBE_COLUMNS, share, strict=True))})
-        if scored.has_classes:
-            rows.append({**where, "layer": OUTPUT, **dict(zip(OUTPUT_COLUMNS, answers.ravel(), strict=True))})
     return pd.DataFrame(rows).reindex(columns=COLUMNS)
+
+
+def in_domain_rows(
+    layers: Sequence[str],
+    features: np.ndarray,
+    labels: np.ndarray,
+    outputs: tuple[np.ndarray, np.ndarray] | None,
+    *,
+    seed: int,
+    repetitions: int,
+    level: float,
+) -> list[dict[str, Any]]:
+    """Test whether deleted patches are in domain for one network.
+
+    Parameters
+    ----------
+    layers
+        Names of the L layers, from early to late.
+    features
+        (N, 2, L, F), the features of intact images and of the same images with a deleted patch.
+    labels
+        (N,), the class of each image.
+    outputs
+        Confidence (softmax of the predicted class) and predicted class of both versions of each image, (N, 2) each;
+        None where images have several labels or none.
+    seed, repetitions, level
+        Seed, number of resamples and coverage of the bootstrap over images; the folds depend on the seed as well.
+
+    Returns
+    -------
+    list of dict
+        One row for each layer, with two statistics of the same `probe_scores`, each with an interval (``_low``,
+        ``_high``). Both are 0.5 if a linear probe cannot separate images with a deleted patch from intact ones, and 1
+        if it always can. ``paired`` compares each image with its own intact version: it shows whether the features
+        contain the deletion. ``auc`` compares it with all intact images: it shows whether the features contain the
+        deletion without a comparison with the same image intact, which is how the network sees it. With `outputs`, a
+        row of the layer ``output`` has accuracy, mean confidence and `calibration_error` (``ece``) on intact and on
+        deleted images, each with an interval.
+    """
+    scores = [probe_scores(features[:, :, number], labels, seed) for number in range(len(layers))]
+    measures = [area_under_curve(scores_of_layer) for scores_of_layer in scores]
+    if outputs is not None:
+        confidence, predicted = outputs
+        right = predicted == labels[:, None]
+        measures += [_mean_of(values) for values in (*right.T, *confidence.T)]
+        measures += [calibration_error(*output) for output in zip(confidence.T, right.T, strict=True)]
+    intervals = with_intervals(measures, len(features), seed, repetitions, level)
+    areas, answers = np.split(intervals, [len(layers)])
+    rows: list[dict[str, Any]] = []
+    for layer, scores_of_layer, area in zip(layers, scores, areas, strict=True):
+        shares = [*paired_share(scores_of_layer, level), *widened(area)]
+        rows.append({"layer": layer, **dict(zip(PROBE_COLUMNS, shares, strict=True))})
+    if outputs is not None:
+        rows.append({"layer": OUTPUT, **dict(zip(OUTPUT_COLUMNS, answers.ravel(), strict=True))})
+    return rows
 
 
 def probe_scores(features: np.ndarray, labels: np.ndarray, seed: int) -> np.ndarray:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,13 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from heatproof.report.figures.drawing import new_figure, panel_axes, split_rows, white_style
-from heatproof.report.figures.pictures import data_uri
-from heatproof.report.results import CASE, formatted, publish, read_scores, render, save
+from heatproof.report.results import CASE, formatted
 from heatproof.stats.flips import METHOD_COLUMNS, PAIR_COLUMNS, PLACES, compare_levels
-from heatproof.store.reading import read_result_bytes
-
-if TYPE_CHECKING:
-    from heatproof.workflow.stages.checks import Checks
 
 MOST_SETTINGS = 2
 PANELS_IN_A_ROW = 3
@@ -48,36 +43,32 @@ MINIMUM_RHO_LOSS = 0.05
 MINIMUM_RHO_WITHIN = 0.5
 
 
-def checks(spec: Checks) -> None:
-    """Write the tables of all comparisons, a chart and a caption of each factor, and their page."""
-    files, scores = read_scores(spec.results.scores, spec.cases) if spec.comparisons else ([], pd.DataFrame())
-    methods, summary = check_tables(scores, spec)
-    factors = []
-    contents: dict[str, Any] = {spec.files["methods"]: methods, spec.files["summary"]: summary}
-    # The factors of the plan and not of the tables, because the workflow waits for a chart of each.
-    for factor in dict.fromkeys(comparison.factor for comparison in spec.comparisons):
-        rows, pairs = methods[methods["factor"] == factor], summary[summary["factor"] == factor]
-        figure = draw_bumps(rows, factor)
-        png, svg = (spec.files[f"{factor}.{ending}"] for ending in ("png", "svg"))
-        for path in (png, svg):
-            save(figure, path)
-            contents[path] = None
-        entry = dict(zip(CAPTION_COLUMNS, (factor, png, *caption(factor, rows, pairs)), strict=True))
-        factors.append({**entry, "uri": data_uri(read_result_bytes(png)), "rows": _formatted_rows(pairs)})
-    contents[spec.files["captions"]] = pd.DataFrame(factors, columns=CAPTION_COLUMNS)
-    contents[spec.files["page"]] = render("checks.html", title="Protocol checks", factors=factors)
-    publish(spec, contents, files)
-
-
-def check_tables(scores: pd.DataFrame, spec: Checks) -> tuple[pd.DataFrame, pd.DataFrame]:
+def check_tables(
+    scores: pd.DataFrame,
+    comparisons: Iterable[Mapping[str, Any]],
+    *,
+    directions: Mapping[str, bool],
+    images: Mapping[str, int],
+    transforms: Mapping[str, str],
+    **settings: Any,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Compare the levels of every factor on every network.
 
     Parameters
     ----------
     scores
         Tidy: dataset, model, weights, metric, method, image, score (NaN where undefined).
-    spec
-        The spec of the job.
+    comparisons
+        ``factor`` and ``setting``; ``reference``, the level that the others are compared with; ``levels``, the level,
+        weights, metric and transform of each; and ``networks``, dataset and model of each.
+    directions
+        Whether higher is better, by metric.
+    images
+        Number of images on which each metric is scored.
+    transforms
+        Name of the method with the absolute values of each signed method's map.
+    settings
+        ``seed``, ``repetitions``, ``level`` and ``least_coverage`` of `heatproof.stats.flips.compare_levels`.
 
     Returns
     -------
@@ -91,26 +82,25 @@ def check_tables(scores: pd.DataFrame, spec: Checks) -> tuple[pd.DataFrame, pd.D
         # Images are in the same order at every level, so that a resample draws the same images.
         wide[key] = table.reindex(index=rows["method"].unique(), columns=rows["image"].unique())
     methods, pairs = [], []
-    for comparison in spec.comparisons:
-        for dataset, model in comparison.networks:
-            tables, directions, numbers = {}, {}, {}
-            scored_levels = [level for level in comparison.levels if (dataset, model, *level[1:3]) in wide]
+    for comparison in comparisons:
+        factor, reference = comparison["factor"], comparison["reference"]
+        for dataset, model in comparison["networks"]:
+            tables, higher, numbers = {}, {}, {}
+            scored_levels = [level for level in comparison["levels"] if (dataset, model, *level[1:3]) in wide]
             for level, weights, metric, transform in scored_levels:
-                scores_of_metric = wide[dataset, model, weights, metric]
-                scored = _transformed(scores_of_metric, spec.transforms, transform, comparison.factor)
+                scored = _transformed(wide[dataset, model, weights, metric], transforms, transform, factor)
                 if not scored.empty:
-                    tables[level], directions[level] = scored, spec.directions[metric]
-                    numbers[level] = spec.images.get(metric, 0)
+                    tables[level], higher[level] = scored, directions[metric]
+                    numbers[level] = images.get(metric, 0)
             # A network on which no explainer is applicable has no scores.
-            if len(tables) < 2 or comparison.reference not in tables:
+            if len(tables) < 2 or reference not in tables:
                 continue
             names = list(dict.fromkeys(name for table in tables.values() for name in table.index))
             # Metrics are compared on the images of the metric with the fewest.
-            images = list(tables[min(tables, key=lambda level: numbers[level])].columns)
-            values = {level: table.reindex(index=names, columns=images).to_numpy() for level, table in tables.items()}
-            where = dict(zip(WHERE, (comparison.factor, comparison.setting, dataset, model), strict=True))
-            drawn: dict[str, Any] = {**spec.resampling, "least_coverage": spec.least_coverage}
-            of_methods, of_pairs = compare_levels(values, names, comparison.reference, directions, **drawn)
+            shared = list(tables[min(tables, key=lambda level: numbers[level])].columns)
+            values = {level: table.reindex(index=names, columns=shared).to_numpy() for level, table in tables.items()}
+            where = dict(zip(WHERE, (factor, comparison["setting"], dataset, model), strict=True))
+            of_methods, of_pairs = compare_levels(values, names, reference, higher, **settings)
             methods.append(of_methods.assign(**where))
             pairs.append(of_pairs.assign(**where))
     return _together(methods, METHOD_COLUMNS), _together(pairs, PAIR_COLUMNS)
@@ -219,7 +209,7 @@ def _where(row: pd.Series, rows: pd.DataFrame) -> str:
     return f" ({' · '.join(varied)})" if varied else ""
 
 
-def _formatted_rows(pairs: pd.DataFrame) -> list[dict[Any, str]]:
+def formatted_rows(pairs: pd.DataFrame) -> list[dict[Any, str]]:
     """Return the rows of the table on the page, with formatted numbers."""
     table = pairs.map(lambda value: formatted(value, ".2f") if isinstance(value, float) else str(value))
     table = table.mask(pairs.isna(), "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
 import pandas as pd
 import seaborn as sns
@@ -21,18 +21,10 @@ from heatproof.report.figures.drawing import (
     prepare_rows,
     white_style,
 )
-from heatproof.report.results import CASE, NETWORK, publish, read_scores
-from heatproof.report.tables.ranking import draw, rank_table
-from heatproof.report.tables.scores import mean_scores, with_kinds
+from heatproof.report.results import CASE, NETWORK
 from heatproof.stats.per_image import iterate_test_cases
-from heatproof.stats.reliability import consistency_table, reliability_table
 from heatproof.stats.significance import CriticalDifference, critical_difference, pairwise_wilcoxon
-from heatproof.stats.table import duplicate_metrics, property_of
-from heatproof.stats.truth import ALL, USE_MODEL, truth_table
-from heatproof.stats.variance import variance_table
-
-if TYPE_CHECKING:
-    from heatproof.workflow.stages.reliability import Reliability
+from heatproof.stats.truth import ALL, USE_MODEL
 
 # The columns that a panel shows, and the label of its axis.
 PANELS = (
@@ -46,58 +38,35 @@ MARKER_OFFSET = 0.3
 LINE = 0.21
 
 
-def reliability(spec: Reliability) -> None:
-    """Write the tables and figures on the reliability of the ranking of a run.
+def comparable_scores(scores: pd.DataFrame, metrics: Sequence[str], least_coverage: float) -> pd.DataFrame:
+    """Return the scores of images by some metrics, without the methods that are defined on too few images.
 
-    The tables, by the names of the stage's outputs:
-
-    - ``ranking``: Meta-Rank over all metrics;
-    - ``properties``: Meta-Rank within each property that metrics measure;
-    - ``consistency``: Spearman's ρ and Kendall's τ of every two test cases;
-    - ``consistency_groups``: their means over the pairs that differ only in the dataset, the model, the weights, the
-      metric or the order;
-    - ``stability_methods`` and ``stability_cases``: ranks with one test case left out;
-    - ``families``: the best method of each family;
-    - ``reliability``: Krippendorff's α of the images' rankings in each test case, higher is more consistent;
-    - ``icr``: the agreement of every two metrics on a network, `heatproof.stats.reliability.consistency_table`;
-    - ``significance``: Wilcoxon's test of every two methods over images, with Holm's correction and effect sizes, only
-      for the metrics in ``tested``, because the tests of all metrics take minutes;
-    - ``truth``: `heatproof.stats.truth.truth_table`;
-    - ``variance``: `heatproof.stats.variance.variance_table`.
-
-    The level of tests is 1 - level. Rankings leave out metrics that are represented by another one, and methods that
-    are defined on too few images.
+    Parameters
+    ----------
+    scores
+        Tidy: dataset, model, weights, metric, method, image, score (NaN where undefined).
+    metrics
+        The metrics whose rows are kept.
+    least_coverage
+        Share of the images on which a method has to be defined; it has to be on one at least.
     """
-    files, scores = read_scores(spec.results.scores, spec.cases)
-    scores["higher_is_better"] = scores["metric"].map(spec.directions)
-    drawn, level = spec.resampling, spec.level
-    means = mean_scores(scores, spec.directions, spec.least_coverage)
-    means["property"] = means["metric"].map({name: property_of(name, spec.kinds) for name in spec.directions})
-    stands = duplicate_metrics(means, spec.kinds)
-    means["counted_as"] = means["metric"].map({name: stands.get(name, "") for name in spec.directions})
-    means = with_kinds(means, spec.model_kinds)
-    ranking = rank_table(means, images=scores, **drawn)
-    # A method that is defined on too few images is not compared with others.
     coverage = scores.groupby([*CASE, "method"])["score"].transform(lambda values: values.notna().mean())
-    compared = scores[scores["metric"].isin(spec.tested) & (coverage >= max(spec.least_coverage, 1e-9))]
-    tests = [pairwise_wilcoxon(wide, level=1 - level).assign(**case) for case, wide in iterate_test_cases(compared)]
-    significance = pd.concat(tests, ignore_index=True) if tests else pd.DataFrame(columns=CASE)
-    # Images without scores are counted as undefined, and methods without any score are left out of the test case.
-    scored = scores[scores.groupby([*CASE, "method"])["score"].transform("count") > 0]
-    truth = truth_table(scores, spec.truths, spec.references, **drawn)
-    contents: dict[str, Any] = {
-        "ranking": ranking.meta_rank,
-        **ranking.tables,
-        "reliability": reliability_table(scored, spec.magnitudes),
-        "icr": consistency_table(scored, spec.magnitudes, spec.kinds, spec.baselines_of),
-        "significance": significance[[*CASE, *significance.columns.drop(CASE)]],
-        "truth": truth,
-        "variance": variance_table(with_kinds(scores, spec.model_kinds)),
-        "consistency_png": draw(ranking),
-        "difference_png": draw_critical_difference(compared, level=1 - level),
-        "truth_png": draw_truth(truth, level),
-    }
-    publish(spec, {spec.files[name]: content for name, content in contents.items()}, files)
+    return scores[scores["metric"].isin(metrics) & (coverage >= max(least_coverage, 1e-9))]
+
+
+def significance_table(scores: pd.DataFrame, level: float) -> pd.DataFrame:
+    """Return Wilcoxon's test of every two methods over the images of each test case, with Holm's correction.
+
+    Parameters
+    ----------
+    scores
+        As `comparable_scores` returns them.
+    level
+        Level of the tests.
+    """
+    tests = [pairwise_wilcoxon(wide, level=level).assign(**case) for case, wide in iterate_test_cases(scores)]
+    table = pd.concat(tests, ignore_index=True) if tests else pd.DataFrame(columns=CASE)
+    return table[[*CASE, *table.columns.drop(CASE)]]
 
 
 @white_style

@@ -1,10 +1,10 @@
-"""The result tables: verdicts, scores with intervals, Meta-Rank, accuracy and applicability."""
+"""The tables of scores with intervals, of mean scores, and of applicability."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,48 +13,18 @@ from heatproof.errors import HeatproofError
 from heatproof.metrics.bootstrap import minimum_count, summarise
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.single_deletion import base_name
-from heatproof.report.results import CASE, NETWORK, above_reference, publish, read_scores
-from heatproof.report.tables.accuracy import accuracy_table
-from heatproof.report.tables.verdict import verdicts
+from heatproof.report.results import CASE, NETWORK, above_reference
 from heatproof.stats.best import best_set
-from heatproof.stats.per_image import one_score_per_image
 from heatproof.stats.ranks import rank_methods
-from heatproof.stats.table import counted_rows, duplicate_metrics, meta_rank_table, property_of
+from heatproof.stats.table import duplicate_metrics, property_of
 from heatproof.store.manifest import require_manifest
-from heatproof.store.result_tables import read_parquet
-
-if TYPE_CHECKING:
-    from heatproof.workflow.stages.tables import AllScores, Tables
 
 SCORE_COLUMNS = [*NETWORK, "method", "metric", "score", "ci_low", "ci_high", "n_images", "n_undefined", "rank"]
 SCORE_COLUMNS += ["in_best_set"]
 APPLICABILITY = [*NETWORK, "explainer", "images", "figure", "value", "limit", "gap"]
 
 
-def tables(spec: Tables) -> None:
-    """Write verdict.csv, idsds_table.csv, meta_rank.csv, accuracy.csv and applicability.csv."""
-    rows = [read_parquet(path) for path in spec.scores]
-    scores = pd.concat([one_score_per_image(table) for table in rows], ignore_index=True)
-    table = _scored(scores, spec.scores, spec)
-    directions = {metric: higher_is_better(metric) for metric in table["metric"].unique()}
-    # A metric of the same deletion with another output is not a separate test case.
-    others = {name: name.removesuffix("_probability") for name in directions.keys() - spec.ranked}
-    _insert(table, "in_best_set", {"counted_as": [others.get(name, "") for name in table["metric"]]})
-    _require_ranks(table)
-    ranked = counted_rows(table.assign(higher_is_better=table["metric"].map(directions)))
-    accuracy = accuracy_table(spec.drops, spec.images, spec.target)
-    _insert(table, "n_images", passes(table, spec.scores, spec.explainer_of))
-    contents = {
-        "verdict": verdicts(rows, table, accuracy, spec.deletions, spec.references, spec.ablating, spec.level),
-        "idsds_table": table,
-        "meta_rank": meta_rank_table(ranked, images=scores, **spec.resampling),
-        "accuracy": accuracy,
-        "applicability": applicability_table(spec.scores),
-    }
-    publish(spec, {spec.files[name]: table for name, table in contents.items()}, spec.scores)
-
-
-def _require_ranks(table: pd.DataFrame) -> None:
+def require_ranks(table: pd.DataFrame) -> None:
     """Check that some method has a rank.
 
     Raises
@@ -71,46 +41,76 @@ def _require_ranks(table: pd.DataFrame) -> None:
         )
 
 
-def all_scores(spec: AllScores) -> None:
-    """Write scores.csv, the scores by every metric of the config.
-
-    The table has the columns of idsds_table.csv, ``higher_is_better``, ``above_reference`` (see `above_reference`), the
-    ``property`` that the metric measures, and ``counted_as``, the metric that represents this one in rankings, or "" if
-    the metric represents itself.
-    """
-    files, scores = read_scores(spec.results.scores, spec.cases)
-    directions = spec.directions
-    table = _scored(scores, files, spec, directions)
-    stands = duplicate_metrics(mean_scores(scores, directions, spec.least_coverage), spec.kinds)
-    added = {
-        "higher_is_better": table["metric"].map(directions),
-        "above_reference": above_reference(table, spec.references, directions),
-        "property": table["metric"].map({name: property_of(name, spec.kinds) for name in directions}),
-        "counted_as": table["metric"].map({name: stands.get(name, "") for name in directions}),
-    }
-    _insert(table, "in_best_set", added)
-    publish(spec, {spec.files["scores"]: table}, files)
-
-
-def _scored(
+def scored_table(
     scores: pd.DataFrame,
-    files: Sequence[str],
-    spec: Tables | AllScores,
-    directions: Mapping[str, bool] | None = None,
+    gaps: pd.DataFrame,
+    share_wrong: Mapping[tuple[str, ...], float | None],
+    model_kinds: Mapping[str, str],
+    **settings: Any,
 ) -> pd.DataFrame:
-    """Return `score_table` with the kinds of models and the share of intact images on which the network is wrong."""
-    drawn: dict[str, Any] = {**spec.resampling, "least_coverage": spec.least_coverage}
-    table = with_kinds(score_table(scores, read_gaps(files), directions=directions, **drawn), spec.model_kinds)
-    shares = {
-        case: np.nan if manifest["share_wrong"] is None else manifest["share_wrong"]
-        for case, manifest in read_manifests(files).items()
-    }
-    cases = table[CASE].itertuples(index=False, name=None)
-    _insert(table, "ci_high", {"share_wrong": [shares[case] for case in cases]})
+    """Return `score_table` with the kinds of models and the share of intact images on which the network is wrong.
+
+    Parameters
+    ----------
+    scores, gaps
+        As in `score_table`.
+    share_wrong
+        That share by test case; None where it is unknown.
+    model_kinds
+        As in `with_kinds`.
+    settings
+        Further arguments of `score_table`.
+    """
+    table = with_kinds(score_table(scores, gaps, **settings), model_kinds)
+    shares = [share_wrong[case] for case in table[CASE].itertuples(index=False, name=None)]
+    insert_columns(table, "ci_high", {"share_wrong": [np.nan if share is None else share for share in shares]})
     return table
 
 
-def _insert(table: pd.DataFrame, behind: str, columns: Mapping[str, Any]) -> None:
+def insert_counted_as(table: pd.DataFrame, ranked: Collection[str]) -> None:
+    """Insert the column ``counted_as`` into a table of metrics of patch drops, of which some count in the ranking.
+
+    A metric of the same deletion with another output is not a separate test case.
+    """
+    others = {name: name.removesuffix("_probability") for name in set(table["metric"]) - set(ranked)}
+    insert_columns(table, "in_best_set", {"counted_as": [others.get(name, "") for name in table["metric"]]})
+
+
+def insert_facts_of_metrics(
+    table: pd.DataFrame,
+    means: pd.DataFrame,
+    directions: Mapping[str, bool],
+    kinds: Mapping[str, str],
+    references: Collection[str],
+) -> None:
+    """Insert what the table of all metrics has besides the columns of idsds_table.csv.
+
+    These are ``higher_is_better``, ``above_reference`` (see `above_reference`), the ``property`` that the metric
+    measures, and ``counted_as``, the metric that represents this one in rankings, or "" if the metric represents
+    itself.
+
+    Parameters
+    ----------
+    table
+        The table of `scored_table`.
+    means
+        The table of `mean_scores`.
+    directions, kinds
+        Whether higher is better, and the name in the registry, by metric.
+    references
+        Methods that do not use the model.
+    """
+    stands = duplicate_metrics(means, kinds)
+    columns = {
+        "higher_is_better": table["metric"].map(directions),
+        "above_reference": above_reference(table, references, directions),
+        "property": with_properties(table, kinds)["property"],
+        "counted_as": table["metric"].map({name: stands.get(name, "") for name in directions}),
+    }
+    insert_columns(table, "in_best_set", columns)
+
+
+def insert_columns(table: pd.DataFrame, behind: str, columns: Mapping[str, Any]) -> None:
     """Insert columns into a table, to the right of the column `behind`."""
     for position, (name, values) in enumerate(columns.items(), list(table).index(behind) + 1):
         table.insert(position, name, values)
@@ -163,6 +163,11 @@ def with_kinds(table: pd.DataFrame, kinds: Mapping[str, str]) -> pd.DataFrame:
         Kind of each model. If it is empty, the table is returned unchanged.
     """
     return table.assign(kind=[kinds.get(model, model) for model in table["model"]]) if kinds else table
+
+
+def with_properties(table: pd.DataFrame, kinds: Mapping[str, str]) -> pd.DataFrame:
+    """Add the ``property`` that each metric measures to a table, by the name of the metric in the registry."""
+    return table.assign(property=table["metric"].map({name: property_of(name, kinds) for name in set(table["metric"])}))
 
 
 def read_gaps(scores: Iterable[str]) -> pd.DataFrame:

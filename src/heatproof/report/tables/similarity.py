@@ -18,12 +18,12 @@ from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import summarise
 from heatproof.report.figures.drawing import new_figure, panel_axes, plain_style
 from heatproof.report.figures.pictures import channels_last, describe_channels
-from heatproof.report.results import publish
 from heatproof.store.manifest import read_shard
 from heatproof.store.rows import rows_of_store
 from heatproof.store.stored_maps import stored_maps
 from heatproof.store.zarr_store import open_store, read
 from heatproof.workflow.plan.paths import PRETRAINED, NetworkName, layer_and_channel
+from heatproof.workflow.stages._results import publish
 
 if TYPE_CHECKING:
     from heatproof.core.dataset import Dataset

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.core.methods import MethodSpec
@@ -57,7 +57,6 @@ class Baselines(Report):
     """
 
     message = "comparison of baselines"
-    code = ("heatproof.report.tables.baselines",)
     manifest_path = "baselines/manifest.json"
     outputs = report_outputs(
         "Scores",
@@ -99,8 +98,17 @@ class Baselines(Report):
         )
         return spec, files
 
-    def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return the function that writes the tables."""
-        from heatproof.report.tables.baselines import compare_baselines
+    def run(self, runtime: Runtime) -> None:
+        """Write results/baselines.csv, the two tables in results/baselines, and a summary in words."""
+        import pandas as pd
 
-        return partial(compare_baselines, self)
+        from heatproof.report.tables.baselines import compare_baselines, methods_of
+        from heatproof.stats.per_image import one_score_per_image
+        from heatproof.store.result_tables import read_parquet
+        from heatproof.workflow.stages._results import publish
+
+        files = [case.scores for case in self.cases]
+        scores = [one_score_per_image(read_parquet(path)) for path in files]
+        methods = methods_of(self.explainers, self.families)
+        contents = compare_baselines(pd.DataFrame(self.cases), scores, methods, **self.resampling)
+        publish(self, {self.files[name]: content for name, content in contents.items()}, files)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.core.methods import ABS_SUFFIX
@@ -35,7 +34,6 @@ class Checks(ScoresStage):
     """
 
     message = "protocol checks"
-    code = ("heatproof.report.tables.protocol",)
     manifest_path = "checks/manifest.json"
     outputs = report_outputs(
         "Protocol checks",
@@ -85,8 +83,38 @@ class Checks(ScoresStage):
         )
         return spec, plan.score_files(cases)
 
-    def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return the function that writes the tables, the charts and their page."""
-        from heatproof.report.tables.protocol import checks
+    def run(self, runtime: Runtime) -> None:
+        """Write the tables of all comparisons, a chart and a caption of each factor, and their page."""
+        import pandas as pd
 
-        return partial(checks, self)
+        from heatproof.report.figures.pictures import data_uri
+        from heatproof.report.results import render, save
+        from heatproof.report.tables.protocol import CAPTION_COLUMNS, caption, check_tables, draw_bumps, formatted_rows
+        from heatproof.store.reading import read_result_bytes
+        from heatproof.workflow.stages._results import publish, read_scores
+
+        files, scores = read_scores(self.results.scores, self.cases) if self.comparisons else ([], pd.DataFrame())
+        methods, summary = check_tables(
+            scores,
+            [vars(comparison) for comparison in self.comparisons],
+            directions=self.directions,
+            images=self.images,
+            transforms=self.transforms,
+            least_coverage=self.least_coverage,
+            **self.resampling,
+        )
+        contents: dict[str, Any] = {self.files["methods"]: methods, self.files["summary"]: summary}
+        described = []
+        # The factors of the plan and not of the tables, because the workflow waits for a chart of each.
+        for factor in dict.fromkeys(comparison.factor for comparison in self.comparisons):
+            rows, pairs = methods[methods["factor"] == factor], summary[summary["factor"] == factor]
+            charts = [self.files[f"{factor}.{ending}"] for ending in ("png", "svg")]
+            chart = draw_bumps(rows, factor)
+            for path in charts:
+                save(chart, path)
+            texts = dict(zip(CAPTION_COLUMNS, (factor, charts[0], *caption(factor, rows, pairs)), strict=True))
+            described.append({**texts, "uri": data_uri(read_result_bytes(charts[0])), "rows": formatted_rows(pairs)})
+            contents |= dict.fromkeys(charts)
+        contents[self.files["captions"]] = pd.DataFrame(described, columns=CAPTION_COLUMNS)
+        contents[self.files["page"]] = render("checks.html", title="Protocol checks", factors=described)
+        publish(self, contents, files)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.core.grids import Grid
@@ -24,6 +23,8 @@ from heatproof.workflow.stages.methods import (
 if TYPE_CHECKING:
     from heatproof.core.specs import Runtime
     from heatproof.workflow.plan.plan import Plan
+
+log = logging.getLogger(__name__)
 
 # Source data of claims. They are not code, so that they are not part of a job's digest of code.
 PUBLISHED = ROOT / "claims" / "published"
@@ -79,7 +80,6 @@ class Claims(Report):
     """
 
     message = "claims"
-    code = ("heatproof.report.tables.claims",)
     manifest_path = "claims.json"
     outputs = report_outputs(
         "Claims",
@@ -143,8 +143,39 @@ class Claims(Report):
         )
         return spec, [*plan.score_files(cases), spec.accuracy, tables.manifest]
 
-    def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return the function that writes the verdicts on claims, and the orders of methods with published ones."""
-        from heatproof.report.tables.claims import claims
+    def run(self, runtime: Runtime) -> None:
+        """Write the verdict on each claim on the scores of a run and on published numbers, and the orders of both."""
+        from heatproof.claims.evidence import Case, Evidence, Model, Resampling
+        from heatproof.claims.judge import claims_table
+        from heatproof.claims.published_orders import published_orders
+        from heatproof.core.methods import all_methods
+        from heatproof.store.manifest import verified_bytes
+        from heatproof.store.table_formats import parse_csv
+        from heatproof.workflow.stages._results import publish, read_scores
 
-        return partial(claims, self)
+        files, scores = read_scores(self.results.scores, self.cases)
+        cases = [
+            Case(
+                dataset,
+                model,
+                weights,
+                metric,
+                **vars(self.metrics[metric]),
+                saved_epoch_of=self.saved_epochs.get(weights, ""),
+                explains=self.explains,
+                pixels=self.pixels[dataset][model],
+            )
+            for dataset, model, weights, metric in self.cases
+        ]
+        evidence = Evidence(
+            scores,
+            cases,
+            all_methods(self.explainers),
+            {name: Model(name, **vars(model)) for name, model in self.models.items()},
+            parse_csv(verified_bytes(self.accuracy, listed=False), text=False),
+            draws=Resampling(self.seed, self.bootstrap),
+        )
+        table = claims_table(evidence, self.level)
+        log.info("%s", table["verdict"].value_counts().to_dict())
+        tables = (table, *published_orders(evidence, self.level))
+        publish(self, dict(zip(self.files.values(), tables, strict=True)), [*files, self.accuracy])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.core.methods import MethodSpec
@@ -32,7 +30,6 @@ class Costs(Report):
     """
 
     message = "costs and scores of methods"
-    code = ("heatproof.report.tables.costs",)
     manifest_path = "costs.json"
     outputs = report_outputs(
         "Scores",
@@ -56,8 +53,13 @@ class Costs(Report):
         upstream, explainers = joined_key(graph, plan.test_cases()), described_explainers(plan)
         return cls(scores=files, table=table, explainers=explainers, upstream=upstream), [table, *files]
 
-    def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return the function that writes the table."""
-        from heatproof.report.tables.costs import costs
+    def run(self, runtime: Runtime) -> None:
+        """Write costs.csv."""
+        from heatproof.report.results import read_table
+        from heatproof.report.tables.costs import cost_table
+        from heatproof.report.tables.scores import read_manifests
+        from heatproof.workflow.stages._results import publish
 
-        return partial(costs, self)
+        measured = {case: manifest["costs"] for case, manifest in read_manifests(self.scores).items()}
+        table = cost_table(read_table(self.table), measured, self.explainers)
+        publish(self, {self.files["costs"]: table}, [self.table, *self.scores])

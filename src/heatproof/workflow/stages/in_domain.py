@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.core.grids import Grid
@@ -49,7 +48,6 @@ class InDomain(Report):
     """
 
     message = "whether deleted patches are in domain"
-    code = ("heatproof.report.tables.in_domain",)
     manifest_path = "in_domain.json"
     outputs = report_outputs(
         "Models",
@@ -83,8 +81,35 @@ class InDomain(Report):
         data = [file for file in inputs if not file.endswith(".json")]
         return cls(scored=scored, images=plan.drop_images, data=data, upstream=Key.joined(upstream)), inputs
 
-    def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return the function that writes the table."""
-        from heatproof.report.tables.in_domain import in_domain
+    def run(self, runtime: Runtime) -> None:
+        """Write in_domain.csv."""
+        from heatproof.report.tables.in_domain import in_domain_table
+        from heatproof.workflow.stages._results import publish
 
-        return partial(in_domain, self)
+        rows = [row for stored in self.scored for row in self._rows(stored)]
+        publish(self, {self.files["in_domain"]: in_domain_table(rows)}, self.data)
+
+    def _rows(self, stored: StoredFeatures) -> Iterator[dict[str, Any]]:
+        """Yield the rows of one store of features."""
+        import numpy as np
+
+        from heatproof.core.grids import grid_table_value
+        from heatproof.report.tables.in_domain import WHERE, in_domain_rows
+        from heatproof.store.manifest import read_shard
+        from heatproof.store.rows import rows_of_store
+        from heatproof.store.zarr_store import open_store, read
+
+        where = {key: getattr(stored, key) for key in WHERE} | {"grid": grid_table_value(stored.grid)}
+        if gap := read_shard(stored.features, 0)["gap"]:
+            yield {**where, "n_images": 0, "gap": gap}
+            return
+        store = stored.features + ".zarr"
+        opened, scored = open_store(store), rows_of_store(store, self.images)
+        # Each image once: the rows of an image with several labels have the same features.
+        features = read(store, "features", 0, self.images)[scored.first_rows]
+        labels = np.asarray(opened.labels[: self.images])[scored.first_rows]
+        outputs = None
+        if scored.has_classes:
+            outputs = read(store, "confidence", 0, self.images), read(store, "predicted", 0, self.images)
+        for row in in_domain_rows(opened.coordinates["layer"], features, labels, outputs, **self.resampling):
+            yield {**where, "n_images": len(features), **row}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from heatproof.workflow.plan.stage import JobGraph, Wildcards, named_tables, report_outputs, stage
@@ -27,7 +26,6 @@ class Leaderboard(ScoresStage, RankingFields):
     """
 
     message = "leaderboard of the metrics and methods that the config names"
-    code = ("heatproof.report.tables.leaderboard",)
     manifest_path = "ranking/leaderboard.json"
     outputs = report_outputs(
         "Ranking",
@@ -59,8 +57,20 @@ class Leaderboard(ScoresStage, RankingFields):
         )
         return spec, plan.score_files(cases)
 
-    def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return the function that writes the table."""
-        from heatproof.report.tables.leaderboard import leaderboard
+    def run(self, runtime: Runtime) -> None:
+        """Write leaderboard.csv.
 
-        return partial(leaderboard, self)
+        It ranks mean scores, as in the paper: `heatproof rank results/scores.csv` with the same metrics and methods
+        returns the same table.
+        """
+        from heatproof.report.tables.scores import mean_scores, with_kinds, with_properties
+        from heatproof.stats.table import counted_rows, meta_rank_table, select_rows
+        from heatproof.workflow.stages._results import publish, read_scores
+
+        files, scores = read_scores(self.results.scores, self.cases)
+        means = with_properties(mean_scores(scores, self.directions, self.least_coverage), self.kinds)
+        rows = counted_rows(select_rows(with_kinds(means, self.model_kinds), self.metrics), self.kinds)
+        # Which metrics count is decided over all methods, because over few of them metrics can agree by chance.
+        rows = select_rows(rows, methods=self.methods)
+        table = meta_rank_table(rows, independent=self.independent, **self.resampling)
+        publish(self, {self.files["leaderboard"]: table}, files)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import field
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.core.provenance import digest
@@ -46,7 +44,6 @@ class Reliability(ScoresStage, RankingFields):
     """
 
     message = "consistency, stability, reliability and significance of the ranking"
-    code = ("heatproof.report.tables.reliability",)
     manifest_path = "ranking/manifest.json"
     outputs = report_outputs(
         "Ranking",
@@ -91,8 +88,48 @@ class Reliability(ScoresStage, RankingFields):
         )
         return spec, plan.score_files(cases)
 
-    def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return the function that writes the tables and figures."""
-        from heatproof.report.tables.reliability import reliability
+    def run(self, runtime: Runtime) -> None:
+        """Write the tables and figures.
 
-        return partial(reliability, self)
+        The level of tests is 1 - level. Rankings leave out metrics that are represented by another one, and methods
+        that are defined on too few images. Every two methods are tested only for the metrics in `tested`, because the
+        tests of all metrics take minutes.
+        """
+        from heatproof.report.results import CASE
+        from heatproof.report.tables.ranking import draw, rank_table
+        from heatproof.report.tables.reliability import (
+            comparable_scores,
+            draw_critical_difference,
+            draw_truth,
+            significance_table,
+        )
+        from heatproof.report.tables.scores import mean_scores, with_kinds, with_properties
+        from heatproof.stats.reliability import consistency_table, reliability_table
+        from heatproof.stats.table import duplicate_metrics
+        from heatproof.stats.truth import truth_table
+        from heatproof.stats.variance import variance_table
+        from heatproof.workflow.stages._results import publish, read_scores
+
+        files, scores = read_scores(self.results.scores, self.cases)
+        scores["higher_is_better"] = scores["metric"].map(self.directions)
+        means = with_properties(mean_scores(scores, self.directions, self.least_coverage), self.kinds)
+        stands = duplicate_metrics(means, self.kinds)
+        means["counted_as"] = means["metric"].map({name: stands.get(name, "") for name in self.directions})
+        ranking = rank_table(with_kinds(means, self.model_kinds), images=scores, **self.resampling)
+        compared = comparable_scores(scores, self.tested, self.least_coverage)
+        # Images without scores are counted as undefined, and methods without any score are left out of the test case.
+        scored = scores[scores.groupby([*CASE, "method"])["score"].transform("count") > 0]
+        truth = truth_table(scores, self.truths, self.references, **self.resampling)
+        contents = {
+            "ranking": ranking.meta_rank,
+            **ranking.tables,
+            "reliability": reliability_table(scored, self.magnitudes),
+            "icr": consistency_table(scored, self.magnitudes, self.kinds, self.baselines_of),
+            "significance": significance_table(compared, 1 - self.level),
+            "truth": truth,
+            "variance": variance_table(with_kinds(scores, self.model_kinds)),
+            "consistency_png": draw(ranking),
+            "difference_png": draw_critical_difference(compared, level=1 - self.level),
+            "truth_png": draw_truth(truth, self.level),
+        }
+        publish(self, {self.files[name]: content for name, content in contents.items()}, files)

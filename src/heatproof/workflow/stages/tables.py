@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.core.grids import Grid
@@ -26,6 +25,8 @@ from heatproof.workflow.stages.methods import (
 )
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from heatproof.core.specs import Runtime
     from heatproof.workflow.plan.plan import Plan
 
@@ -84,7 +85,6 @@ class Tables(Report, RankingFields):
     """
 
     message = "tables of scores, Meta-Rank, accuracy and applicability"
-    code = ("heatproof.report.tables.scores",)
     manifest_path = "tables.json"
     outputs = (
         report_outputs(
@@ -179,11 +179,41 @@ class Tables(Report, RankingFields):
         ]
         return spec, [*spec.scores, *ranks, *dict.fromkeys(answers)]
 
-    def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return the function that writes the tables."""
-        from heatproof.report.tables.scores import tables
+    def run(self, runtime: Runtime) -> None:
+        """Write verdict.csv, idsds_table.csv, meta_rank.csv, accuracy.csv and applicability.csv."""
+        import pandas as pd
 
-        return partial(tables, self)
+        from heatproof.report.tables.scores import (
+            applicability_table,
+            higher_is_better,
+            insert_columns,
+            insert_counted_as,
+            passes,
+            require_ranks,
+        )
+        from heatproof.report.tables.verdict import verdicts
+        from heatproof.stats.per_image import one_score_per_image
+        from heatproof.stats.table import counted_rows, meta_rank_table
+        from heatproof.store.result_tables import read_parquet
+        from heatproof.workflow.stages._accuracy import accuracy_of_networks
+        from heatproof.workflow.stages._results import publish
+
+        rows = [read_parquet(path) for path in self.scores]
+        scores = pd.concat([one_score_per_image(table) for table in rows], ignore_index=True)
+        table = _scored_table(self, scores, self.scores)
+        require_ranks(table)
+        insert_counted_as(table, self.ranked)
+        ranked = counted_rows(table.assign(higher_is_better=table["metric"].map(higher_is_better)))
+        insert_columns(table, "n_images", passes(table, self.scores, self.explainer_of))
+        accuracy = accuracy_of_networks(self.drops, self.images, self.target)
+        contents = {
+            "verdict": verdicts(rows, table, accuracy, self.deletions, self.references, self.ablating, self.level),
+            "idsds_table": table,
+            "meta_rank": meta_rank_table(ranked, images=scores, **self.resampling),
+            "accuracy": accuracy,
+            "applicability": applicability_table(self.scores),
+        }
+        publish(self, {self.files[name]: content for name, content in contents.items()}, self.scores)
 
 
 def _label_sources(plan: Plan, network: NetworkName) -> tuple[str, str]:
@@ -198,7 +228,6 @@ class AllScores(ScoresStage, RankingFields):
     """The spec of the job that writes the table of all metrics."""
 
     message = "table of all metrics"
-    code = ("heatproof.report.tables.scores",)
     manifest_path = "scores.json"
     outputs = report_outputs(
         "Scores",
@@ -219,8 +248,24 @@ class AllScores(ScoresStage, RankingFields):
         cases = graph.plan.all_cases()
         return cls(**scores_fields(graph, cases), **ranking_fields(graph.plan)), graph.plan.score_files(cases)
 
-    def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return the function that writes the table."""
-        from heatproof.report.tables.scores import all_scores
+    def run(self, runtime: Runtime) -> None:
+        """Write scores.csv."""
+        from heatproof.report.tables.scores import insert_facts_of_metrics, mean_scores
+        from heatproof.workflow.stages._results import publish, read_scores
 
-        return partial(all_scores, self)
+        files, scores = read_scores(self.results.scores, self.cases)
+        table = _scored_table(self, scores, files, self.directions)
+        means = mean_scores(scores, self.directions, self.least_coverage)
+        insert_facts_of_metrics(table, means, self.directions, self.kinds, self.references)
+        publish(self, {self.files["scores"]: table}, files)
+
+
+def _scored_table(
+    spec: Tables | AllScores, scores: pd.DataFrame, files: Sequence[str], directions: Mapping[str, bool] | None = None
+) -> pd.DataFrame:
+    """Return `heatproof.report.tables.scores.scored_table` of the scores in some files."""
+    from heatproof.report.tables.scores import read_gaps, read_manifests, scored_table
+
+    shares = {case: manifest["share_wrong"] for case, manifest in read_manifests(files).items()}
+    settings = {"directions": directions, "least_coverage": spec.least_coverage, **spec.resampling}
+    return scored_table(scores, read_gaps(files), shares, spec.model_kinds, **settings)
