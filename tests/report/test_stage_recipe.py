@@ -16,14 +16,12 @@ TEXT = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 @pytest.fixture
 def recipe(monkeypatch):
-    """Import the two modules of the recipe as if they stood in the package."""
+    """Import the module of the recipe as if it stood in the package."""
     list(STAGES)
-    blocks = re.findall(r"```python\n# src/(heatproof/\S+)\.py\n(.*?)```", TEXT, flags=re.DOTALL)
-    assert len(blocks) == 2
-    for path, code in blocks:
-        module = ModuleType(path.replace("/", "."))
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-        exec(compile(code, path, "exec"), vars(module))
+    ((path, code),) = re.findall(r"```python\n# src/(heatproof/\S+)\.py\n(.*?)```", TEXT, flags=re.DOTALL)
+    module = ModuleType(path.replace("/", "."))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(compile(code, path, "exec"), vars(module))
     yield
     del STAGES["positive_share"]
 
