@@ -197,8 +197,9 @@ def run_job(path: str) -> None:
         import torch
 
         from heatproof.core.network import Network
-        from heatproof.jobs import attribute, respond, shards
+        from heatproof.jobs import attribute, respond
         from heatproof.models import network as network_module
+        from heatproof.workflow.stages import _shards as shards
 
         network_module.configure_torch(runtime)
         started = time.time() - BEGAN

@@ -227,7 +227,7 @@ match 1:
                 return lambda: "no docstring"
         finally:
             from heatproof import no_such_name
-            from heatproof.jobs import shards
+            from heatproof.workflow.stages import _shards
 """
 
 
@@ -239,8 +239,8 @@ def test_nested_blocks_are_stripped():
         "heatproof",
         "heatproof.errors",
         "heatproof.core.randomness",
-        "heatproof.jobs",
-        "heatproof.jobs.shards",
+        "heatproof.workflow.stages",
+        "heatproof.workflow.stages._shards",
     }
 
 

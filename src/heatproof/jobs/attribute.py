@@ -37,20 +37,20 @@ from heatproof.errors import DamagedInput, HeatproofError, NotApplicable
 from heatproof.explainers.explaining import check_applicability, explain_batches
 from heatproof.explainers.plain_functions import PLAIN_ARGUMENTS, as_explainer, positional_arguments_of
 from heatproof.explainers.registry import EXPLAINERS, Explainer
-from heatproof.jobs.applicability import (
+from heatproof.models.network import configure_torch, load_network
+from heatproof.store.manifest import comparison_passes
+from heatproof.store.publishing import public
+from heatproof.store.source_files import images_of
+from heatproof.store.stored_maps import encode_maps, map_arrays
+from heatproof.workflow.stages._applicability import (
     ApplicabilityRecord,
     manifest_fields,
     read_applicability,
     restore_applicability,
     write_applicability,
 )
-from heatproof.jobs.batch_size_file import BatchSizeFile
-from heatproof.jobs.shards import BACKGROUND_WRITES, EVALUATION, Origin, Shard, open_shard
-from heatproof.models.network import configure_torch, load_network
-from heatproof.store.manifest import comparison_passes
-from heatproof.store.publishing import public
-from heatproof.store.source_files import images_of
-from heatproof.store.stored_maps import encode_maps, map_arrays
+from heatproof.workflow.stages._batch_size_file import BatchSizeFile
+from heatproof.workflow.stages._shards import BACKGROUND_WRITES, EVALUATION, Origin, Shard, open_shard
 
 if TYPE_CHECKING:
     from heatproof.workflow.stages.attribute import MapInputs, MapsStage

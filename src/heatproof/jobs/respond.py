@@ -30,8 +30,6 @@ from heatproof.datasets.checks import check_target, open_dataset
 from heatproof.datasets.probe_images import probe_rows_of_split, read_rows
 from heatproof.datasets.reader import reader_of_dataset
 from heatproof.errors import NotApplicable
-from heatproof.jobs.batch_size_file import BatchSizeFile
-from heatproof.jobs.shards import BACKGROUND_WRITES, EVALUATION, ImageRange, Origin, Shard, open_shard
 from heatproof.metrics.responses.base import FirstBatch, Response, respond_batches, response_of
 from heatproof.models.network import configure_torch, load_network
 from heatproof.store.manifest import read_shard
@@ -39,6 +37,8 @@ from heatproof.store.publishing import public
 from heatproof.store.source_files import images_of, ranges_of
 from heatproof.store.stored_maps import stored_maps
 from heatproof.store.zarr_store import ArraySpec
+from heatproof.workflow.stages._batch_size_file import BatchSizeFile
+from heatproof.workflow.stages._shards import BACKGROUND_WRITES, EVALUATION, ImageRange, Origin, Shard, open_shard
 
 if TYPE_CHECKING:
     from heatproof.workflow.stages.responses import ResponseStage

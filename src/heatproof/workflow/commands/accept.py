@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from heatproof.core.provenance import Key, digest
-from heatproof.jobs.shards import compare_with_stored
 from heatproof.store.manifest import read_checksummed, verified_bytes, write_checksummed
 from heatproof.store.reading import file_digest
 from heatproof.workflow.plan.graph import Graph, Job, Product
 from heatproof.workflow.plan.paths import RESULTS
 from heatproof.workflow.reconcile import Results
+from heatproof.workflow.stages._shards import compare_with_stored
 
 if TYPE_CHECKING:
     from heatproof.core.specs import Runtime
