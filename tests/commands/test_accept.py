@@ -94,7 +94,7 @@ def test_an_edit_without_effect_keeps_all_results(folder, edited, monkeypatch):
     all_products = products_of(graph)
     assert not any(Results(graph).is_current(job, product) for job, product in all_products)
     explained_rows = []
-    read_images = import_module("heatproof.jobs.attribute").EvaluationImages
+    read_images = import_module("heatproof.workflow.stages._maps").EvaluationImages
     batch_of = read_images.batch
 
     def watched(self, rows, images):

@@ -15,7 +15,7 @@ from heatproof.core import provenance
 HEADER = "import json, sys\nsys.path[:0] = sys.argv[1:3]\nfrom heatproof.core.provenance import code_digest\n"
 STAGES = {
     "score": ["heatproof.jobs.score", "heatproof.metrics.single_deletion"],
-    "attribute": ["heatproof.jobs.attribute", "heatproof.explainers.gradient"],
+    "attribute": ["heatproof.workflow.stages.attribute", "heatproof.explainers.gradient"],
     "resnet": ["heatproof.models.resnet"],
     "user": ["userland.explain"],
 }
@@ -88,7 +88,7 @@ EDITS = {
         {"score"},
     ),
     "of a constant": (
-        "src/heatproof/jobs/attribute.py",
+        "src/heatproof/workflow/stages/_explaining.py",
         "return probabilities(",
         "return +probabilities(",
         {"attribute"},

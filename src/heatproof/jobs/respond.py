@@ -76,7 +76,7 @@ class ShardWork:
         if not response.recomputes_maps:
             return batch
         # Imported here, because responses that recompute no maps do not need the explainers.
-        from heatproof.jobs.attribute import with_baselines
+        from heatproof.workflow.stages._explaining import with_baselines
 
         return with_baselines(batch, self.spec.grid)
 
@@ -144,7 +144,7 @@ def _template(
         dataset=dataset,
     )
     if job.output == "probability":
-        from heatproof.jobs.attribute import Probabilities
+        from heatproof.workflow.stages._explaining import Probabilities
 
         template = replace(template, output=Probabilities(module).eval())
     template.adapted.pad(size, BatchSizeFile(spec.weights))
@@ -180,7 +180,7 @@ def _open(
         made_by["explainer"] = {key: getattr(spec, key) for key in ("name", "kind", "options")}
         name, methods = spec.name, spec.methods
         if response.recomputes_maps:
-            from heatproof.jobs.attribute import open_method
+            from heatproof.workflow.stages._explaining import open_method
 
             opened = open_method(spec)
             methods = [replace(method, explainer=opened.explainer, options=opened.options) for method in methods]

@@ -74,8 +74,8 @@ class StartUp:
 
     def run(self, runtime: Runtime) -> None:
         """Import the modules of a job."""
-        import heatproof.jobs.attribute
-        import heatproof.jobs.train  # noqa: F401
+        import heatproof.jobs.train
+        import heatproof.workflow.stages._maps  # noqa: F401
 
 
 @dataclass(frozen=True)
