@@ -32,6 +32,7 @@ from _shared import make_parser, print_table
 
 if TYPE_CHECKING:
     from heatproof.core.specs import Runtime
+    from heatproof.workflow.plan.stage import Stage
 
 BEGAN = time.time()
 EXPLAINERS: list[Any] = [
@@ -67,8 +68,6 @@ NETWORKS: dict[str, dict[str, Any]] = {
     },
 }
 IMAGES = {"ResNet-20, 32×32": 256, "ResNet-18, 224×224": 16}
-# Code of stages whose work is network passes.
-NETWORK = ("heatproof.jobs.train", "heatproof.jobs.attribute", "heatproof.jobs.respond")
 # Columns for which jobs of one kind are not summed.
 LARGEST = ("start-up", "GiB", "GPU GiB", "images a second")
 LARGE = 6
@@ -184,6 +183,14 @@ def throughput(job: Any, runtime: Runtime, gradients: bool, trained: bool) -> tu
     return plain, backward
 
 
+def passes_images(stage: type[Stage]) -> bool:
+    """Return whether the work of the jobs of a stage is network passes."""
+    from heatproof.workflow.stages.shards import ShardStage
+    from heatproof.workflow.stages.weights import Training
+
+    return issubclass(stage, ShardStage | Training)
+
+
 def run_job(path: str) -> None:
     """Run the job of a file in this process, and print its measurements as one line of JSON."""
     from heatproof.core.specs import Runtime
@@ -191,25 +198,29 @@ def run_job(path: str) -> None:
 
     request = json.loads(Path(path).read_text(encoding="utf-8"))
     job, runtime = load_spec(request["run"], request["spec"]), Runtime(**request["runtime"])
-    network = job.code[0].startswith(NETWORK)
+    network = passes_images(type(job))
     if network:
         import torch
 
         from heatproof.core.network import Network
-        from heatproof.jobs import attribute, respond, shards
+        from heatproof.datasets import checks
         from heatproof.models import network as network_module
 
         network_module.configure_torch(runtime)
         started = time.time() - BEGAN
         passes, reading, writing = Passes(), Clock(), Clock()
         trained = job.name in ("pretrain", "finetune")
-        for module in (attribute, respond):
+        open_dataset = checks.open_dataset
+        if not trained:
+            checks.open_dataset = lambda spec: TimedDataset(open_dataset(spec), reading)
+        # Imported after, because they import this function.
+        from heatproof.jobs import respond
+        from heatproof.workflow.stages import _maps, _shards
+
+        for module in (_maps, respond):
             reading.around(module, "normalise")
-            opened = module.open_dataset
-            module.open_dataset = lambda spec, opened=opened: TimedDataset(opened(spec), reading)
-        writing.around(shards.Shard, "_write_batch")
-        # The name in an earlier commit.
-        writing.around(shards.Shard, "_publish" if hasattr(shards.Shard, "_publish") else "publish")
+        writing.around(_shards.Shard, "_write_batch")
+        writing.around(_shards.Shard, "_publish")
         run_network = Network.__call__
 
         def counted(self: Any, images: Any) -> Any:
@@ -217,14 +228,14 @@ def run_job(path: str) -> None:
             return run_network(self, images)
 
         Network.__call__ = counted
-        record = attribute.write_applicability
+        record = _maps.write_applicability
 
         def checked(*arguments: Any, **keywords: Any) -> Any:
             recorded = record(*arguments, **keywords)
             passes.check += recorded["network_passes"]
             return recorded
 
-        attribute.write_applicability = checked
+        _maps.write_applicability = checked
     # Libraries that a job imports when it needs them (captum imports matplotlib) count as start-up as well.
     imports = Clock()
     imports.around(builtins, "__import__")
@@ -316,7 +327,7 @@ def measured(name: str, config: dict[str, Any]) -> list[dict[str, Any]]:
             if done.returncode:
                 raise SystemExit(f"{stage} {what} fails: {done.stderr[-2000:]}")
             record = json.loads(done.stdout.splitlines()[-1])
-            if not STAGES[stage].code[0].startswith(NETWORK):
+            if not passes_images(STAGES[stage]):
                 continue
             rows.append({"network": name, "stage": stage, "for": what, **record})
             floor = record.get("floor s")

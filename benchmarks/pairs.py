@@ -131,11 +131,12 @@ def choice(size: str) -> Call:
 
 
 def start_of_a_job() -> Call:
-    """Return the start of a process that imports what this checkout's stages name: another one may have other names."""
+    """Return the start of a process that imports what stages of this checkout import: others may have other names."""
+    from heatproof.core.provenance import read_source
     from heatproof.workflow.plan.stage import STAGES
 
-    stages = [STAGES[name] for name in STAGES_OF_A_START]
-    modules = dict.fromkeys(module for stage in stages for module in (stage.__module__, *stage.code))
+    stages = [STAGES[name].__module__ for name in STAGES_OF_A_START]
+    modules = dict.fromkeys(module for stage in stages for module in (stage, *read_source(stage).imports))
     imports = f"import {', '.join(['heatproof.workflow.job', *modules])}"
     return lambda: subprocess.run([sys.executable, "-c", imports], check=True, stdout=subprocess.DEVNULL)
 

@@ -77,8 +77,8 @@ def store_here(images: int) -> None:
 
     from heatproof.core.dataset import Split
     from heatproof.core.provenance import Key
-    from heatproof.jobs.shards import Origin, open_shard
     from heatproof.store.zarr_store import ArraySpec
+    from heatproof.workflow.stages._shards import Origin, open_shard
     from heatproof.workflow.stages.shards import shard_range
 
     plan, spec = synthetic_plan(images)

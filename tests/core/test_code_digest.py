@@ -15,7 +15,7 @@ from heatproof.core import provenance
 HEADER = "import json, sys\nsys.path[:0] = sys.argv[1:3]\nfrom heatproof.core.provenance import code_digest\n"
 STAGES = {
     "score": ["heatproof.jobs.score", "heatproof.metrics.single_deletion"],
-    "attribute": ["heatproof.jobs.attribute", "heatproof.explainers.gradient"],
+    "attribute": ["heatproof.workflow.stages.attribute", "heatproof.explainers.gradient"],
     "resnet": ["heatproof.models.resnet"],
     "user": ["userland.explain"],
 }
@@ -88,7 +88,7 @@ EDITS = {
         {"score"},
     ),
     "of a constant": (
-        "src/heatproof/jobs/attribute.py",
+        "src/heatproof/workflow/stages/_explaining.py",
         "return probabilities(",
         "return +probabilities(",
         {"attribute"},
@@ -227,7 +227,7 @@ match 1:
                 return lambda: "no docstring"
         finally:
             from heatproof import no_such_name
-            from heatproof.jobs import shards
+            from heatproof.workflow.stages import _shards
 """
 
 
@@ -239,8 +239,8 @@ def test_nested_blocks_are_stripped():
         "heatproof",
         "heatproof.errors",
         "heatproof.core.randomness",
-        "heatproof.jobs",
-        "heatproof.jobs.shards",
+        "heatproof.workflow.stages",
+        "heatproof.workflow.stages._shards",
     }
 
 

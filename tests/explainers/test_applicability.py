@@ -8,11 +8,11 @@ from jobs import without_times
 from toy_project import WHERE
 
 from heatproof.errors import HeatproofError
-from heatproof.jobs.shards import Shard
 from heatproof.store.manifest import read_checksummed, write_checksummed
 from heatproof.store.reading import read_json
 from heatproof.store.source_files import read_record, write_record
 from heatproof.workflow.config.schema import normalise
+from heatproof.workflow.stages._shards import Shard
 
 IG = {"ig": {"explainer": "integrated_gradients", "steps": 12}}
 

@@ -15,11 +15,12 @@ from heatproof.core.provenance import Key
 from heatproof.core.randomness import counter_normal
 from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
-from heatproof.jobs import attribute as make
 from heatproof.models.network import load_network
 from heatproof.store.manifest import write_manifest
 from heatproof.store.reading import read_json
 from heatproof.store.stored_maps import stored_maps
+from heatproof.workflow.stages import _maps
+from heatproof.workflow.stages._explaining import Probabilities
 
 MINE = {"mine": {"explainer": "toy_plugin:gradient"}}
 NOISY = {"noisy": {"explainer": "toy_plugin:noisy"}}
@@ -69,7 +70,7 @@ def test_a_function_of_model_images_and_targets_gives_the_same_maps(project, out
 def test_the_explained_output_after_softmax_is_a_probability():
     """A direct test, because the toy network is so confident that its maps cannot show which output is explained."""
     logits = torch.tensor([[1.0, 2.0, -1.0], [0.0, 0.0, 0.0]])
-    torch.testing.assert_close(make.Probabilities(torch.nn.Identity())(logits), logits.softmax(1))
+    torch.testing.assert_close(Probabilities(torch.nn.Identity())(logits), logits.softmax(1))
 
 
 def test_a_store_describes_its_maps(project):
@@ -257,11 +258,11 @@ def test_memory_does_not_grow_with_the_number_of_explainers(project, monkeypatch
     """Maps are released after they are written."""
     shards = []
 
-    def keep(*arguments, _open=make._open_shard):
+    def keep(*arguments, _open=_maps.open_maps):
         shards.append(_open(*arguments))
         return shards[-1]
 
-    monkeypatch.setattr(make, "_open_shard", keep)
+    monkeypatch.setattr(_maps, "open_maps", keep)
     project(explainers=MIXED).attribute()
     assert len(shards) == len(MIXED)
     assert all(shard.values == [] for shard in shards)

@@ -19,7 +19,7 @@ from heatproof.explainers._lrp_canonizer import canonise, composite
 from heatproof.explainers.expected import draw_paths
 from heatproof.explainers.path import find_saturation
 from heatproof.explainers.registry import EXPLAINERS
-from heatproof.jobs.attribute import Background
+from heatproof.workflow.stages._explaining import Background
 
 NETWORKS = ["cifar_resnet20", "cifar_vgg11_bn"]
 NEW = {

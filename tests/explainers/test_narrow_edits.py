@@ -105,5 +105,5 @@ def test_no_family_imports_another(family):
 
 
 def test_the_stage_imports_no_family():
-    modules = provenance.import_closure(["heatproof.jobs.attribute"])
+    modules = provenance.import_closure(["heatproof.workflow.stages.attribute"])
     assert not set(modules) & {f"heatproof.explainers.{name}" for name in MODULES}

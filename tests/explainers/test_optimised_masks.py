@@ -14,7 +14,7 @@ from heatproof.explainers import bottleneck
 from heatproof.explainers.bottleneck import _information_above, _Prior, iba, input_iba
 from heatproof.explainers.extremal import _Lattice, extremal_perturbation, find_masks
 from heatproof.explainers.registry import ExplainContext
-from heatproof.jobs.attribute import _require_layer
+from heatproof.workflow.stages._maps import _require_layer
 
 BY_NAME = {"extremal_perturbation": extremal_perturbation, "iba": iba, "input_iba": input_iba}
 QUICK = {"steps": 30, "areas": (0.1, 0.2), "learning_rate": 0.1, "spacing": 1 / 8, "sigma": 3 / 16}

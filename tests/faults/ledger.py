@@ -12,8 +12,8 @@ def watch(path: str | Path) -> None:
     Complete weights have their own line, before epoch 0.
     """
     from heatproof.jobs import train as stages
-    from heatproof.jobs.shards import Shard
     from heatproof.training.journal import Journal
+    from heatproof.workflow.stages._shards import Shard
 
     ledger = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     keep, save, publish = Shard._write_batch, Journal.save, stages.publish_tables

@@ -9,9 +9,9 @@ from network_responses import padded as padded_network
 
 from heatproof.core.adaptive_batch_size import AdaptiveBatchSize
 from heatproof.errors import HeatproofError
-from heatproof.jobs.batch_size_file import BatchSizeFile
 from heatproof.store.reading import read_json
 from heatproof.store.writing import write_json
+from heatproof.workflow.stages._batch_size_file import BatchSizeFile
 
 
 class Greedy(torch.nn.Module):

@@ -14,10 +14,10 @@ from heatproof.core.normalise import normalise
 from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.explainers.registry import ExplainContext
-from heatproof.jobs.attribute import with_baselines
 from heatproof.metrics.registry import METRICS
 from heatproof.training import in_domain
 from heatproof.training.loop import Trained
+from heatproof.workflow.stages._explaining import with_baselines
 
 NORMALISED = {"mean": [0.2, 0.3, 0.4], "std": [0.5, 0.25, 1.0]}
 

@@ -12,10 +12,10 @@ from heatproof.core.input_facts import InputFacts
 from heatproof.core.options import DefaultCount
 from heatproof.errors import HeatproofError
 from heatproof.explainers.registry import EXPLAINERS
-from heatproof.jobs.attribute import Background
 from heatproof.workflow.check import check_config
 from heatproof.workflow.config.files import default_config, merge, read_config
 from heatproof.workflow.plan.validate import make_plan
+from heatproof.workflow.stages._explaining import Background
 
 
 def photographs(folder, each, classes="ab"):

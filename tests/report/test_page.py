@@ -22,7 +22,6 @@ from heatproof.core.sequences import Perturbation
 from heatproof.core.specs import ShardRange
 from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
-from heatproof.jobs.shards import Origin, open_shard
 from heatproof.report.page import data as page_data
 from heatproof.report.page.data import count_that_fits, low_is_good, mean_curve, title
 from heatproof.report.page.page import group_claims, report_page
@@ -35,6 +34,7 @@ from heatproof.workflow.config.files import default_config, merge
 from heatproof.workflow.plan.folder import Folder
 from heatproof.workflow.plan.graph import Graph
 from heatproof.workflow.plan.validate import make_plan
+from heatproof.workflow.stages._shards import Origin, open_shard
 from heatproof.workflow.stages.checks import Checks
 from heatproof.workflow.stages.pages import PageCurve, PageDataset, PageNetwork, PageTable, ReportPage
 

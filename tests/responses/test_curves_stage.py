@@ -19,13 +19,13 @@ from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.explainers.explaining import recomputed_maps
 from heatproof.jobs import respond as stage
-from heatproof.jobs.attribute import open_method, with_baselines
-from heatproof.jobs.shards import Shard
 from heatproof.metrics.responses.information_curves import InformationCurves
 from heatproof.metrics.responses.map_changes import MapChanges
 from heatproof.models.network import load_network
 from heatproof.store.reading import read_json
 from heatproof.store.zarr_store import describe_store, read
+from heatproof.workflow.stages._explaining import open_method, with_baselines
+from heatproof.workflow.stages._shards import Shard
 
 CURVES = "results/curves/toy/net/finetuned"
 FEW = {"steps": 6}

@@ -51,7 +51,7 @@ ALLOWED = {
     "training.journal": WRITES,
     "jobs.several_devices": "reports of its own processes, in a folder of its own",
     "workflow.job": "the null device",
-    "jobs.shards": "batches of the journal, over a file that the door opened; what it writes itself",
+    "workflow.stages._shards": "batches of the journal, over a file that the door opened; what it writes itself",
     "store.source_files": WRITES,
 }
 

@@ -239,7 +239,7 @@ def test_only_the_plan_and_its_jobs_import_code_that_a_config_names():
     assert users == {
         # Named by a developer, for tests.
         "testing/_naming.py",
-        "jobs/attribute.py",
+        "workflow/stages/_explaining.py",
         "datasets/checks.py",
         "models/network.py",
         "plan/resolve.py",

@@ -30,8 +30,8 @@ REASONS = {
     "datasets/fashion_mnist.py: gzip": "unpacks the files of Fashion-MNIST, up to the size that they have",
     "datasets/imagenet.py: zlib": "looks at how large the variables of the devkit's table of classes are",
     "datasets/fashion_mnist.py: zlib": "names the error of damaged ones",
-    "jobs/shards.py: zipfile": "reads the list of parts of a batch of a job's own journal; compressed ones are refused",
-    "jobs/shards.py: np.load": "reads batches of a job's own journal as arrays alone",
+    "workflow/stages/_shards.py: zipfile": "lists the parts of a batch of a job's own journal; refuses compressed ones",
+    "workflow/stages/_shards.py: np.load": "reads batches of a job's own journal as arrays alone",
 }
 
 

@@ -27,9 +27,7 @@ from heatproof.core.dataset import Split
 from heatproof.core.provenance import Key
 from heatproof.core.specs import Runtime, ShardRange
 from heatproof.errors import HeatproofError
-from heatproof.jobs.applicability import write_applicability
 from heatproof.jobs.fetch import fetch
-from heatproof.jobs.shards import Origin, open_shard
 from heatproof.models.network import build_network
 from heatproof.models.registry import ModelSpec
 from heatproof.report.figures.map_figure import show
@@ -44,6 +42,8 @@ from heatproof.workflow.plan.folder import Folder
 from heatproof.workflow.plan.graph import Graph
 from heatproof.workflow.plan.validate import make_plan
 from heatproof.workflow.reconcile import Results
+from heatproof.workflow.stages._applicability import write_applicability
+from heatproof.workflow.stages._shards import Origin, open_shard
 from heatproof.workflow.stages.weights import FetchStart
 from heatproof.workflow.terminal import print_failure, print_results
 

@@ -11,10 +11,10 @@ from heatproof.core.batches import prefetch
 from heatproof.core.dataset import Split
 from heatproof.core.provenance import Key
 from heatproof.core.specs import ShardRange
-from heatproof.jobs import shards
-from heatproof.jobs.shards import BACKGROUND_WRITES, Origin, open_shard
 from heatproof.store.writing import BackgroundWriter
 from heatproof.store.zarr_store import ArraySpec
+from heatproof.workflow.stages import _shards as shards
+from heatproof.workflow.stages._shards import BACKGROUND_WRITES, Origin, open_shard
 
 LONG = 60
 SPLIT = Split(tuple(f"img-{number:02d}" for number in range(40)), np.arange(40) % 3)

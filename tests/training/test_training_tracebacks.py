@@ -7,7 +7,6 @@ import pytest
 import toy_plugin
 
 import heatproof
-from heatproof.jobs.attribute import attribute
 from heatproof.jobs.train import finetune, pretrain
 
 ROOT = Path(heatproof.__file__).parent
@@ -60,12 +59,12 @@ def test_an_error_while_explaining_crosses_few_modules(project, break_forward, m
     toy = project(explainers=[{explainer: options}], attribution={"output": output})
     break_forward()
     monkeypatch.chdir(toy.folder)
-    monkeypatch.setattr("heatproof.jobs.attribute.check_loaded", lambda *arguments: 0)
+    monkeypatch.setattr("heatproof.workflow.stages._maps.check_loaded", lambda *arguments: 0)
     with caplog.at_level("INFO"):
-        attribute(toy.maps_spec([explainer]), toy.runtime())
+        toy.maps_spec([explainer]).run(toy.runtime())
     # The explainer is not applicable, and the log has its error. A network of heatproof would add a module.
     (error,) = {record.exc_info for record in caplog.records if record.exc_info}
-    softmax = {"jobs/attribute.py"} if output == "probability" else set()
+    softmax = {"workflow/stages/_explaining.py"} if output == "probability" else set()
     assert modules_crossed(error[1]) == {"explainers/explaining.py", f"explainers/{EXPLAINERS[explainer]}.py"} | softmax
 
 
@@ -74,8 +73,9 @@ def test_an_error_of_a_network_that_always_fails_crosses_few_modules(project, br
     break_forward()
     monkeypatch.chdir(toy.folder)
     with pytest.raises(Broken) as caught:
-        attribute(toy.maps_spec(["saliency"]), toy.runtime())
-    assert modules_crossed(caught.value) == {"jobs/attribute.py", "core/network.py", "core/first_images.py"}
+        toy.maps_spec(["saliency"]).run(toy.runtime())
+    stage = {"workflow/stages/attribute.py", "workflow/stages/_maps.py"}
+    assert modules_crossed(caught.value) == {*stage, "core/network.py", "core/first_images.py"}
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -12,9 +12,9 @@ from heatproof.core.batch import Batch
 from heatproof.core.dataset import Split
 from heatproof.core.input_facts import InputFacts
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.jobs.attribute import with_baselines
 from heatproof.workflow.check import check_config
 from heatproof.workflow.config.files import default_config
+from heatproof.workflow.stages._explaining import with_baselines
 from heatproof.workflow.start import check_before_start
 
 

@@ -30,8 +30,6 @@ from heatproof.datasets.checks import check_target, open_dataset
 from heatproof.datasets.probe_images import probe_rows_of_split, read_rows
 from heatproof.datasets.reader import reader_of_dataset
 from heatproof.errors import NotApplicable
-from heatproof.jobs.batch_size_file import BatchSizeFile
-from heatproof.jobs.shards import BACKGROUND_WRITES, EVALUATION, ImageRange, Origin, Shard, open_shard
 from heatproof.metrics.responses.base import FirstBatch, Response, respond_batches, response_of
 from heatproof.models.network import configure_torch, load_network
 from heatproof.store.manifest import read_shard
@@ -39,6 +37,8 @@ from heatproof.store.publishing import public
 from heatproof.store.source_files import images_of, ranges_of
 from heatproof.store.stored_maps import stored_maps
 from heatproof.store.zarr_store import ArraySpec
+from heatproof.workflow.stages._batch_size_file import BatchSizeFile
+from heatproof.workflow.stages._shards import BACKGROUND_WRITES, EVALUATION, ImageRange, Origin, Shard, open_shard
 
 if TYPE_CHECKING:
     from heatproof.workflow.stages.responses import ResponseStage
@@ -76,7 +76,7 @@ class ShardWork:
         if not response.recomputes_maps:
             return batch
         # Imported here, because responses that recompute no maps do not need the explainers.
-        from heatproof.jobs.attribute import with_baselines
+        from heatproof.workflow.stages._explaining import with_baselines
 
         return with_baselines(batch, self.spec.grid)
 
@@ -144,7 +144,7 @@ def _template(
         dataset=dataset,
     )
     if job.output == "probability":
-        from heatproof.jobs.attribute import Probabilities
+        from heatproof.workflow.stages._explaining import Probabilities
 
         template = replace(template, output=Probabilities(module).eval())
     template.adapted.pad(size, BatchSizeFile(spec.weights))
@@ -180,7 +180,7 @@ def _open(
         made_by["explainer"] = {key: getattr(spec, key) for key in ("name", "kind", "options")}
         name, methods = spec.name, spec.methods
         if response.recomputes_maps:
-            from heatproof.jobs.attribute import open_method
+            from heatproof.workflow.stages._explaining import open_method
 
             opened = open_method(spec)
             methods = [replace(method, explainer=opened.explainer, options=opened.options) for method in methods]

@@ -293,7 +293,7 @@ def _count_training_images(plan: Plan, name: str, dataset: Dataset) -> None:
 def _explain(plan: Plan, entry: MethodSpec, model: str, network: torch.nn.Module, dataset: Dataset) -> None:
     from heatproof.explainers import explaining
     from heatproof.explainers.explaining import ExplainerFailed, check_limits, explain_batches
-    from heatproof.jobs.attribute import open_method, with_baselines
+    from heatproof.workflow.stages._explaining import open_method, with_baselines
 
     several = with_baselines(_few(plan, model, network, dataset), plan.config["finetuning"]["grid"])
     if not entry.uses_model:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import logging
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.core.methods import MethodSpec
@@ -30,6 +31,9 @@ from heatproof.workflow.stages.shards import (
 
 if TYPE_CHECKING:
     from heatproof.workflow.plan.plan import Plan
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -73,8 +77,6 @@ class MapsStage(ShardStage):
         Explainers with their stores.
     """
 
-    code = ("heatproof.jobs.attribute",)
-
     inputs: MapInputs
     explainers: list[MethodSpec]
 
@@ -92,11 +94,46 @@ class MapsStage(ShardStage):
         explainers = [explainer for explainer in self.explainers if map_files(explainer.store, number)[0] in manifests]
         return replace(self, explainers=explainers, shard=replace(self.shard, images=images))
 
-    def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return the function that computes the maps."""
-        from heatproof.jobs.attribute import attribute
+    def run(self, runtime: Runtime) -> None:
+        """Compute one shard of the maps of the job's explainers.
 
-        return partial(attribute, self, runtime)
+        Images that are in the shard already are not computed again. For an explainer that is not applicable to the
+        model, the shard is published without maps, with the reason.
+
+        Raises
+        ------
+        HeatproofError
+            If the machine fails, or an image cannot be read.
+        """
+        # Planning stays free of torch.
+        from heatproof.datasets.checks import open_dataset
+        from heatproof.datasets.probe_images import probe_rows_of_split
+        from heatproof.models.network import configure_torch
+        from heatproof.workflow.stages._maps import EvaluationImages, compute_maps, open_maps, publish_complete
+        from heatproof.workflow.stages._shards import BACKGROUND_WRITES, EVALUATION
+
+        device = configure_torch(runtime)
+        dataset = open_dataset(self.inputs.dataset)
+        size = dataset.images(EVALUATION, 0, 1).shape[-2:]
+        probe_rows = probe_rows_of_split(dataset)
+        images = cache(lambda: EvaluationImages.load(self.inputs, dataset, runtime, device))
+        shards = []
+        with BACKGROUND_WRITES:
+            for spec in self.explainers:
+                shard = open_maps(self, spec, dataset, size, probe_rows)
+                shards.append(shard)
+                start, stop = shard.missing()
+                if start >= stop and not shard.changed:
+                    log.info("%s: all %d images are in the store already", spec.name, stop - self.shard.images[0])
+                    publish_complete(shard, str(device))
+                    continue
+                # This also runs if a killed job left all batches in the journal, because the manifest needs the record
+                # of the applicability check, which is read or computed again.
+                reason = compute_maps(shard, spec, images(), probe_rows)
+                shard.publish_behind(str(device), reason)
+        # Not earlier, because Snakemake may remove what a job published until the job has ended without an error.
+        for shard in shards:
+            shard.forget_journal()
 
     @classmethod
     def for_network(cls, graph: JobGraph, network: NetworkName, where: Wildcards) -> Self:
@@ -213,9 +250,9 @@ def _maps_of(graph: JobGraph, network: NetworkName) -> MapInputs:
 
 def maps_of(graph: JobGraph, network: NetworkName, explainer: str) -> MethodSpec:
     """Return an explainer with its store and key for a network; reference maps have one store for all networks."""
-    knows = graph.plan.explainers[explainer].uses_model
+    uses_model = graph.plan.explainers[explainer].uses_model
     return graph.compute_once(
-        _stored, network if knows else NetworkName(network.dataset, NO_MODEL, NO_MODEL), explainer
+        _stored, network if uses_model else NetworkName(network.dataset, NO_MODEL, NO_MODEL), explainer
     )
 
 
@@ -223,7 +260,7 @@ def _stored(graph: JobGraph, network: NetworkName, name: str) -> MethodSpec:
     plan, (dataset, model, weights) = graph.plan, network
     inputs, entry, has_network = graph.compute_once(_maps_of, network), plan.explainers[name], model != NO_MODEL
     network_modules = [plan.models[model].module, *plan.target_modules] if has_network else []
-    modules = [*MapsStage.code, *network_modules, entry.module]
+    modules = [__name__, *network_modules, entry.module]
     drops = (plan.finetuning(model, weights) if has_network else None) or plan.config["finetuning"]
     options = plan.explainer_options(name, drops["baseline"])
     filled = options.get("baseline")

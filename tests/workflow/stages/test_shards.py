@@ -13,11 +13,11 @@ from heatproof.core.dataset import Split
 from heatproof.core.provenance import Key
 from heatproof.core.specs import ShardRange
 from heatproof.errors import HeatproofError
-from heatproof.jobs import shards
-from heatproof.jobs.shards import BACKGROUND_WRITES, Origin, open_shard
 from heatproof.store import manifest
 from heatproof.store.source_files import FileRecord, ImagesRead
 from heatproof.store.zarr_store import ArraySpec, read
+from heatproof.workflow.stages import _shards as shards
+from heatproof.workflow.stages._shards import BACKGROUND_WRITES, Origin, open_shard
 
 SPLIT = Split(tuple(f"img-{number:02d}" for number in range(40)), np.arange(40) % 3)
 ARRAYS = {

@@ -1,162 +1,52 @@
-"""Stage `attribute`: compute attribution maps and store them."""
+"""How a job computes a shard of the maps of an explainer."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from heatproof.core.adaptive_batch_size import batch_size_of
 from heatproof.core.batch import ApplicabilityFigure, Batch
-from heatproof.core.batches import READ_LOCK, prefetch, track
+from heatproof.core.batches import prefetch, track
 from heatproof.core.dataset import Dataset
 from heatproof.core.first_images import check_loaded
-from heatproof.core.grids import Grid
-from heatproof.core.hooks import reader_of
 from heatproof.core.input_facts import InputFacts
 from heatproof.core.layers import find_layer
 from heatproof.core.methods import Method, MethodSpec
 from heatproof.core.network import Network
 from heatproof.core.normalise import normalise
-from heatproof.core.options import DefaultCount
-from heatproof.core.output_reader import probabilities
-from heatproof.core.perturb.baselines import baseline_images
-from heatproof.core.perturb.dataset_mean import dataset_options, mean_split, needs_dataset
+from heatproof.core.perturb.dataset_mean import mean_split, needs_dataset
 from heatproof.core.provenance import digest
-from heatproof.core.randomness import numpy_generator
 from heatproof.core.specs import Runtime
-from heatproof.datasets.checks import check_target, open_dataset
+from heatproof.datasets.checks import check_target
 from heatproof.datasets.probe_images import probe_rows_of_split, read_rows
 from heatproof.datasets.reader import reader_of_dataset
-from heatproof.errors import DamagedInput, HeatproofError, NotApplicable
+from heatproof.errors import NotApplicable
 from heatproof.explainers.explaining import check_applicability, explain_batches
-from heatproof.explainers.plain_functions import PLAIN_ARGUMENTS, as_explainer, positional_arguments_of
-from heatproof.explainers.registry import EXPLAINERS, Explainer
-from heatproof.jobs.applicability import (
+from heatproof.models.network import load_network
+from heatproof.store.manifest import comparison_passes
+from heatproof.store.publishing import public
+from heatproof.store.source_files import images_of
+from heatproof.store.stored_maps import encode_maps, map_arrays
+from heatproof.workflow.stages._applicability import (
     ApplicabilityRecord,
     manifest_fields,
     read_applicability,
     restore_applicability,
     write_applicability,
 )
-from heatproof.jobs.batch_size_file import BatchSizeFile
-from heatproof.jobs.shards import BACKGROUND_WRITES, EVALUATION, Origin, Shard, open_shard
-from heatproof.models.network import configure_torch, load_network
-from heatproof.store.manifest import comparison_passes
-from heatproof.store.publishing import public
-from heatproof.store.source_files import images_of
-from heatproof.store.stored_maps import encode_maps, map_arrays
+from heatproof.workflow.stages._batch_size_file import BatchSizeFile
+from heatproof.workflow.stages._explaining import NEUTRAL_FACTS, Probabilities, open_method, with_baselines
+from heatproof.workflow.stages._shards import EVALUATION, Origin, Shard, open_shard
 
 if TYPE_CHECKING:
     from heatproof.workflow.stages.attribute import MapInputs, MapsStage
 
 log = logging.getLogger(__name__)
-
-# A reference map sees the image as most networks do: centred, and scaled to about one.
-NEUTRAL_FACTS = InputFacts()
-
-
-class Probabilities(torch.nn.Module):
-    """A network followed by softmax, or by sigmoids for a multi-label network, to explain probabilities."""
-
-    def __init__(self, network: torch.nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Return probabilities (N, K)."""
-        reader = reader_of(self.network)
-        return probabilities(self.network(images), "multiclass" if reader is None else reader.task)
-
-
-class Background:
-    """Normalised training images as baselines, in an order that is drawn once from the seed."""
-
-    def __init__(self, dataset: Dataset, facts: InputFacts, seed: int) -> None:
-        self.dataset = dataset
-        self.facts = facts
-        self.order = numpy_generator(seed, "background").permutation(len(dataset.splits["train"]))
-        self.images: torch.Tensor | None = None
-
-    def __call__(self, count: int) -> torch.Tensor:
-        """Return the first `count` images, (count, C, H, W); all images if a `DefaultCount` exceeds them.
-
-        Raises
-        ------
-        HeatproofError
-            If the training split has fewer than `count`.
-        """
-        if isinstance(count, DefaultCount):
-            count = min(count, len(self.order))
-        if count > len(self.order):
-            raise HeatproofError(
-                f"{count} baselines are requested, but there are only {len(self.order)} training images: lower "
-                "the explainer's option baselines."
-            )
-        if self.images is None or len(self.images) < count:
-            try:
-                with READ_LOCK:
-                    chosen = [self.dataset.images("train", index, index + 1) for index in self.order[:count].tolist()]
-            except HeatproofError as error:
-                raise DamagedInput(str(error)) from error
-            self.images = normalise(np.concatenate(chosen), self.facts)
-        return self.images[:count]
-
-
-def with_baselines(batch: Batch, grid: Grid | None) -> Batch:
-    """Return a batch with the baselines that an explainer can ask for: training images, and baselines by name.
-
-    Options of baselines that depend on the dataset, such as its mean colour, are computed once.
-    """
-    dataset, facts = batch.dataset, batch.facts or NEUTRAL_FACTS
-    options_of = cache(lambda name: dataset_options(name, None, dataset, facts))
-
-    def named_baseline(context: Batch, name: str) -> torch.Tensor:
-        return baseline_images(name, context.images, context.image_ids, context.seed, options_of(name), grid)
-
-    background = Background(dataset, facts, batch.seed) if len(dataset.splits.get("train", ())) else None
-    return replace(batch, background=background, named_baseline=named_baseline)
-
-
-def attribute(job: MapsStage, runtime: Runtime) -> None:
-    """Compute one shard of the maps of a job's explainers.
-
-    Images that are in the shard already are not computed again. For an explainer that is not applicable to the model,
-    the shard is published without maps, with the reason.
-
-    Raises
-    ------
-    HeatproofError
-        If the machine fails, or an image cannot be read.
-    """
-    device = configure_torch(runtime)
-    dataset = open_dataset(job.inputs.dataset)
-    size = dataset.images(EVALUATION, 0, 1).shape[-2:]
-    shards: list[Shard] = []
-    probe_rows = probe_rows_of_split(dataset)
-    images = cache(lambda: EvaluationImages.load(job.inputs, dataset, runtime, device))
-    with BACKGROUND_WRITES:
-        for spec in job.explainers:
-            shard = _open_shard(job, spec, dataset, size, probe_rows)
-            shards.append(shard)
-            start, stop = shard.missing()
-            if start >= stop and not shard.changed:
-                log.info("%s: all %d images are in the store already", spec.name, stop - job.shard.images[0])
-                restore_applicability(f"{shard.base}.gate.json", _applicability_key(shard), shard.manifest)
-                shard.publish(str(device))
-                continue
-            # This also runs if a killed job left all batches in the journal, because the manifest needs the record of
-            # the applicability check, which is read or computed again.
-            reason = _compute(shard, spec, images(), probe_rows)
-            shard.publish_behind(str(device), reason)
-    # Not earlier, because Snakemake may remove what a job published until the job has ended without an error.
-    for shard in shards:
-        shard.forget_journal()
 
 
 @dataclass(frozen=True)
@@ -250,31 +140,24 @@ class EvaluationImages:
         return replace(batch, targets=torch.cat(parts))
 
 
-def _compute(shard: Shard, spec: MethodSpec, images: EvaluationImages, probe_rows: list[int]) -> str | None:
-    """Compute the missing maps of an explainer, and return the reason if it is not applicable."""
-    images, method = images.for_explainer(spec), open_method(spec)
-    if images.check_passes is not None:
-        shard.provenance["check_passes"] = images.check_passes
-    try:
-        record = _require_applicable(shard, spec, method, images, probe_rows)
-        if images.check_passes is not None:
-            low, high = shard.requested
-            shard.provenance["check_passes"] = images.check_passes + comparison_passes(record, high - low)
-        _compute_maps(shard, method, images)
-    except NotApplicable as error:
-        # Logs the traceback of an explainer that failed.
-        log.info("%s does not apply: %s", spec.name, error, exc_info=error.__cause__)
-        return str(error)
-    return None
-
-
-def _encoding(inputs: MapInputs) -> dict[str, Any]:
-    return {"dtype": inputs.stored_as, "grid": inputs.patch_sums_grid}
-
-
-def _open_shard(
+def open_maps(
     job: MapsStage, spec: MethodSpec, dataset: Dataset, size: tuple[int, ...], probe_rows: list[int]
 ) -> Shard:
+    """Open the shard of a job for the maps of an explainer.
+
+    Parameters
+    ----------
+    job
+        The spec of the job.
+    spec
+        The explainer.
+    dataset
+        The dataset.
+    size
+        Height and width of its images.
+    probe_rows
+        Rows of the images on which it is checked whether the explainer is applicable.
+    """
     inputs = job.inputs
     settings: dict[str, Any] = {key: getattr(inputs, key) for key in ("weights", "output", "seed", "precision")}
     settings |= {"dataset": asdict(inputs.dataset), "model": asdict(inputs.model) if inputs.model else None}
@@ -295,10 +178,59 @@ def _open_shard(
     return open_shard(job.shard, spec.store, origin, split, arrays, {"map": spec.map_names})
 
 
+def compute_maps(shard: Shard, spec: MethodSpec, images: EvaluationImages, probe_rows: list[int]) -> str | None:
+    """Compute the missing maps of an explainer.
+
+    Parameters
+    ----------
+    shard
+        The shard; it gets the maps.
+    spec
+        The explainer.
+    images
+        Images of the evaluation split.
+    probe_rows
+        Rows of the images on which it is checked whether the explainer is applicable.
+
+    Returns
+    -------
+    str or None
+        The reason for which the explainer is not applicable; None if it is.
+    """
+    images, method = images.for_explainer(spec), open_method(spec)
+    if images.check_passes is not None:
+        shard.provenance["check_passes"] = images.check_passes
+    try:
+        record = _require_applicable(shard, spec, method, images, probe_rows)
+        if images.check_passes is not None:
+            low, high = shard.requested
+            shard.provenance["check_passes"] = images.check_passes + comparison_passes(record, high - low)
+        _add_maps(shard, method, images)
+    except NotApplicable as error:
+        # Logs the traceback of an explainer that failed.
+        log.info("%s does not apply: %s", spec.name, error, exc_info=error.__cause__)
+        return str(error)
+    return None
+
+
+def publish_complete(shard: Shard, device: str) -> None:
+    """Publish a shard that has all maps already, and restore a lost record of the applicability check."""
+    restore_applicability(_record_path(shard), _applicability_key(shard), shard.manifest)
+    shard.publish(device)
+
+
+def _encoding(inputs: MapInputs) -> dict[str, Any]:
+    return {"dtype": inputs.stored_as, "grid": inputs.patch_sums_grid}
+
+
 def _reads_training_images(spec: MethodSpec) -> bool:
     """Return whether maps depend on training images; for a user's explainer this is unknown, so True."""
     mean = needs_dataset(spec.options.get("baseline"), None)
     return mean or "baselines" in spec.options or not spec.module.startswith("heatproof.")
+
+
+def _record_path(shard: Shard) -> str:
+    return f"{shard.base}.gate.json"
 
 
 def _applicability_key(shard: Shard) -> str:
@@ -324,7 +256,7 @@ def _require_applicable(
     NotApplicable
         If it is not applicable.
     """
-    path = f"{shard.base}.gate.json"
+    path = _record_path(shard)
     record, cause = read_applicability(path, _applicability_key(shard)), None
     if record is None:
         figures: dict[str, ApplicabilityFigure] = {}
@@ -345,7 +277,7 @@ def _require_applicable(
     return record
 
 
-def _compute_maps(shard: Shard, method: Method, images: EvaluationImages) -> None:
+def _add_maps(shard: Shard, method: Method, images: EvaluationImages) -> None:
     start, stop = shard.missing()
     size = images.template.batch_size
 
@@ -361,11 +293,3 @@ def _compute_maps(shard: Shard, method: Method, images: EvaluationImages) -> Non
     for maps in explain_batches(method, batches(), images.network):
         shard.add(start, encode_maps(maps.values, **_encoding(images.inputs)), maps.seconds, maps.passes)
         start += len(maps.values)
-
-
-def open_method(spec: MethodSpec) -> Method:
-    """Return the method of a job, ready to be called; only the module that registers its explainer is imported."""
-    function = EXPLAINERS.load_callable(spec.kind, spec.module)
-    called = as_explainer(function, spec.name) if positional_arguments_of(function) == PLAIN_ARGUMENTS else function
-    explainer = Explainer(spec.name, called, dict(spec.maps), uses_model=spec.uses_model, needs=frozenset(spec.needs))
-    return Method(spec.name, explainer, spec.options)
