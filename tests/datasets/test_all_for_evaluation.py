@@ -103,7 +103,7 @@ def test_examples_of_the_page_run_as_printed(config, home):
     graph = Graph(make_plan(read_config("mine.yaml")))
     for job in graph.jobs() if fully_scored else ():
         if job.stage in ("prepare", "fetch", "attribute", "attribute_reference", "drops", "score"):
-            job.spec.work(graph.plan.runtime())()
+            job.spec.run(graph.plan.runtime())
 
 
 def test_the_page_has_examples():

@@ -215,7 +215,7 @@ def ran(path, *more):
     graph = Graph(plan)
     for job in graph.jobs():
         if job.stage in ("prepare", "fetch", "attribute", "attribute_reference", "drops", *more, "score"):
-            job.spec.work(plan.runtime())()
+            job.spec.run(plan.runtime())
     return graph
 
 
@@ -233,7 +233,7 @@ def test_maps_without_negative_values_are_one_method_in_a_run(folder):
             assert {"fine", "minus_a_half", "minus_a_half_abs"} <= {*scored["method"], *manifest["gaps"]}
             assert "fine_abs" not in {*scored["method"], *manifest["gaps"]}
     tables = graph.spec("tables")
-    tables.work(graph.plan.runtime())()
+    tables.run(graph.plan.runtime())
     table = pd.read_csv(tables.files["idsds_table"])
     assert "fine_abs" not in set(table["method"])
     assert {"fine", "minus_a_half", "minus_a_half_abs", "random"} <= set(table["method"])
@@ -256,8 +256,8 @@ def test_figures_and_pages_show_the_methods_of_the_tables(folder, monkeypatch):
     plan = make_plan(read_config(path))
     graph = Graph(plan)
     for job in graph.jobs():
-        job.spec.work(plan.runtime())()
-    graph.spec("sorting").work(plan.runtime())()
+        job.spec.run(plan.runtime())
+    graph.spec("sorting").run(plan.runtime())
     names = {"fine", "minus_a_half", "minus_a_half_abs", "random", "random_abs"}
     assert drawn == {"draw_montage": names, "draw_sorting": names}
     files = graph.spec("report_page").files
