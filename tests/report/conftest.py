@@ -7,12 +7,13 @@ import pandas as pd
 import pytest
 from tiny_data import COUNT, DATASET, IMAGES, SIZE
 
+from heatproof.core.methods import NO_MODEL
 from heatproof.core.provenance import Key
 from heatproof.core.specs import ShardRange
 from heatproof.datasets.checks import open_dataset
 from heatproof.store.writing import write_table
 from heatproof.store.zarr_store import ArraySpec
-from heatproof.workflow.plan.folder import NO_MODEL, Folder
+from heatproof.workflow.plan.folder import Folder
 from heatproof.workflow.stages._shards import Origin, open_shard
 
 RESULTS = Folder()

@@ -5,10 +5,10 @@ from tiny_data import CONFIG, NAMED
 
 from heatproof.errors import HeatproofError
 from heatproof.report.figures import map_figure as module
-from heatproof.report.figures.map_figure import show
 from heatproof.report.figures.pictures import colour_limit, map_png
 from heatproof.report.stores import _is_valid_made_by
 from heatproof.workflow.commands.cli import main
+from heatproof.workflow.commands.show_maps import show
 
 
 def drawn(monkeypatch, *arguments, **options):

@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 
 from heatproof.core.provenance import Key
+from heatproof.core.specs import Runtime
 from heatproof.report.figures.overview import (
     CAPTION_COLUMNS,
     describe_dual,
     describe_places,
     dual_table,
-    overview,
     places_table,
 )
 from heatproof.store.manifest import publish_tables
@@ -90,7 +90,7 @@ def test_empty_tables_are_drawn_without_error(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_table(table({"m": ([1.0], True)}), "results/scores.csv")
     publish_tables(SCORES, ["results/scores.csv"], [])
-    overview(spec_of({}))
+    spec_of({}).run(Runtime())
     captions = pd.read_csv(OVERVIEW["captions"])
     assert list(captions.columns) == CAPTION_COLUMNS
     assert "No conclusion" in captions["conclusion"][1]
@@ -103,9 +103,9 @@ def test_a_complete_table_gives_reproducible_files(tmp_path, monkeypatch):
     both = {"soundness": (scores, True), "completeness": (scores**2, True), "ids": (-scores, True)}
     write_table(table(both, models=("one", "two")), "results/scores.csv")
     publish_tables(SCORES, ["results/scores.csv"], [])
-    overview(spec_of(KINDS))
+    spec_of(KINDS).run(Runtime())
     before = {path: (tmp_path / path).read_bytes() for path in OVERVIEW.values()}
-    overview(spec_of(KINDS))
+    spec_of(KINDS).run(Runtime())
     assert {path: (tmp_path / path).read_bytes() for path in OVERVIEW.values()} == before
     assert len(pd.read_csv(OVERVIEW["dual"])) == 12
 
@@ -117,7 +117,7 @@ def test_names_that_look_like_numbers_or_missing_values_stay_names(tmp_path, mon
     rows["method"] = rows["method"].map(dict(zip(METHODS, odd, strict=True)))
     write_table(rows, "results/scores.csv")
     publish_tables(SCORES, ["results/scores.csv"], [])
-    overview(spec_of({}))
+    spec_of({}).run(Runtime())
     places = pd.read_csv(OVERVIEW["places"], dtype=str, keep_default_na=False)
     assert set(places["method"]) == set(odd)
     assert len(places) == 11

@@ -19,12 +19,12 @@ from heatproof.claims.judge import COLUMNS as CLAIM_COLUMNS
 from heatproof.core.methods import MethodSpec, all_methods
 from heatproof.core.provenance import Key
 from heatproof.core.sequences import Perturbation
-from heatproof.core.specs import ShardRange
+from heatproof.core.specs import Runtime, ShardRange
 from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.report.page import data as page_data
 from heatproof.report.page.data import count_that_fits, low_is_good, mean_curve, title
-from heatproof.report.page.page import group_claims, report_page
+from heatproof.report.page.page import group_claims
 from heatproof.report.results import format_number
 from heatproof.store.manifest import write_checksummed
 from heatproof.store.reading import file_digest
@@ -34,9 +34,10 @@ from heatproof.workflow.config.files import default_config, merge
 from heatproof.workflow.plan.folder import Folder
 from heatproof.workflow.plan.graph import Graph
 from heatproof.workflow.plan.validate import make_plan
+from heatproof.workflow.stages._page import maps_of_dataset
 from heatproof.workflow.stages._shards import Origin, open_shard
 from heatproof.workflow.stages.checks import Checks
-from heatproof.workflow.stages.pages import PageCurve, PageDataset, PageNetwork, PageTable, ReportPage
+from heatproof.workflow.stages.report_page import PageCurve, PageDataset, PageNetwork, PageTable, ReportPage
 
 RESULTS = Folder()
 FILES = {"page": "results/report/index.html", "gallery": "results/figures/maps.html"}
@@ -205,7 +206,7 @@ def page_spec(results):
 
 
 def written(page_spec, path=PAGE):
-    report_page(page_spec)
+    page_spec.run(Runtime())
     return Path(path).read_text(encoding="utf-8")
 
 
@@ -263,7 +264,7 @@ def test_outputs_on_deleted_images_are_mentioned_only_if_there_are_any(page_spec
 
 
 def test_the_verdict_is_first_followed_by_its_reliability(page_spec):
-    report_page(page_spec)
+    page_spec.run(Runtime())
     html = Path(PAGE).read_text(encoding="utf-8")
     order = ["found", "scores", "maps", "ranking", "models", "provenance"]
     places = [html.index(f'<section id="{name}"') for name in order]
@@ -361,7 +362,7 @@ def test_protocol_checks_are_on_the_page_if_they_were_run(page_spec):
 def test_a_missing_store_is_one_sentence(page_spec):
     Path(RESULTS.maps.format(dataset="tiny", model="net", weights="finetuned", explainer="noise") + ".0.json").unlink()
     with pytest.raises(HeatproofError, match=r"noise\.0\.json is missing: run your snakemake"):
-        report_page(page_spec)
+        page_spec.run(Runtime())
 
 
 # ---- scores side by side, ranking and accuracy -----------------------------------------------------------------------
@@ -556,7 +557,7 @@ def browser():
 @pytest.fixture
 def opened(browser, page_spec):
     """The page opened from disk, offline. It must not send requests or write to the console."""
-    report_page(page_spec)
+    page_spec.run(Runtime())
     console, requests = [], []
     context = browser.new_context(offline=True)
     context.set_default_timeout(10_000)
@@ -641,7 +642,7 @@ def sortable(page_spec):
 
 def test_maps_sort_by_every_metric_that_scores_an_image(sortable):
     """Scores are grouped by image and method; a metric without scores of images is not offered."""
-    data = page_data.maps(*sortable.datasets, sortable, sortable.explainers)
+    data = maps_of_dataset(*sortable.datasets, sortable, sortable.explainers)
     names = [method.name for method in all_methods(sortable.explainers)]
     for of_image in data["sorts"]:
         ((only,),) = of_image
@@ -654,7 +655,7 @@ def test_maps_sort_by_every_metric_that_scores_an_image(sortable):
 
 @pytest.mark.slow
 def test_browser_sorts_maps_by_any_metric(browser, sortable):
-    report_page(sortable)
+    sortable.run(Runtime())
     opened = browser.new_page()
     opened.goto(Path(PAGE).resolve().as_uri())
     opened.wait_for_selector("html[data-ready]", state="attached")

@@ -5,11 +5,12 @@ import pytest
 from PIL import Image
 
 from heatproof.core.provenance import Key
+from heatproof.core.specs import Runtime
 from heatproof.errors import HeatproofError
 from heatproof.report.figures.plots import draw, draw_variance, method_order
-from heatproof.report.results import draw_figure, read_table
+from heatproof.report.results import read_table
 from heatproof.workflow.plan.folder import Folder
-from heatproof.workflow.stages.pages import Figure, ReadTable
+from heatproof.workflow.stages.figure import Figure, ReadTable
 
 PLOT = Figure.paths(Folder(), figure="idsds")
 
@@ -113,9 +114,9 @@ def test_stage_writes_the_same_bytes_again(table, tmp_path):
         files=PLOT,
         manifest="results/figures/idsds.figure.json",
     )
-    draw_figure(spec)
+    spec.run(Runtime())
     first = {end: (tmp_path / path).read_bytes() for end, path in PLOT.items()}
-    draw_figure(spec)
+    spec.run(Runtime())
     assert {end: (tmp_path / path).read_bytes() for end, path in PLOT.items()} == first
     assert Image.open(io.BytesIO(first["png"])).size[0] > 1000
     assert b"<dc:date>" not in first["svg"]

@@ -22,7 +22,9 @@ from heatproof.store.reading import read_json
 from heatproof.store.zarr_store import open_store, read
 from heatproof.workflow.check import check_machine
 from heatproof.workflow.plan.graph import Graph
+from heatproof.workflow.plan.paths import layer_and_channel
 from heatproof.workflow.reconcile import Results
+from heatproof.workflow.stages._compared_networks import compared_datasets
 
 SMALL = {"architecture": "toy_plugin:network", "cam_layer": "features"}
 CONFIG = {
@@ -260,7 +262,9 @@ def test_named_channels_equal_those_of_the_layer(named):
 
 def test_the_figure_has_every_named_channel_of_every_model(named, monkeypatch):
     monkeypatch.chdir(named.folder)
-    figure = draw_exciting(named.job("similarity").spec)
+    spec = named.job("similarity").spec
+    channels = [layer_and_channel(name) for name in spec.channels]
+    figure = draw_exciting(compared_datasets(spec), channels, spec.images)
     labels = [axes.get_ylabel().split("\n") for axes in figure.axes]
     assert {tuple(label[2:]) for label in labels} == {
         (model, weights) for model in ("net", "other", "flat") for weights in ("pretrained", "finetuned")

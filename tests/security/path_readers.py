@@ -148,7 +148,7 @@ def stores() -> Result:
 
 
 def drawn_maps() -> Result:
-    from heatproof.report.figures.map_figure import show
+    from heatproof.workflow.commands.show_maps import show
 
     store = "results/maps/digits/vgg/finetuned"
     with tempfile.TemporaryDirectory() as folder:

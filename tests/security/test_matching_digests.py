@@ -22,8 +22,7 @@ from heatproof.core.provenance import Key, digest
 from heatproof.datasets.imagenet import _read_devkit
 from heatproof.datasets.label_table import read_label_table
 from heatproof.errors import HeatproofError
-from heatproof.report.figures.map_figure import show
-from heatproof.report.stores import dataset_of_store, read_store_info
+from heatproof.report.stores import read_store_info
 from heatproof.store import reading
 from heatproof.store.lazy import open_lazily
 from heatproof.store.manifest import CHECKSUM_KEY, read_checksummed, require_manifest, write_manifest
@@ -32,6 +31,7 @@ from heatproof.store.source_files import read_record, record_files, write_record
 from heatproof.store.strict_yaml import load
 from heatproof.store.table_formats import parse_parquet
 from heatproof.store.zarr_store import ArraySpec, Layout, ensure_metadata, write_shard
+from heatproof.workflow.commands.show_maps import dataset_of_store, show
 
 DIGITS = {"name": "digits", "kind": "digits", "options": {}, "seed": 0}
 MAPS = {"attribution": ArraySpec(("map", "y", "x"), (2, 4, 4))}

@@ -14,11 +14,11 @@ from toy_project import BASE, Project
 import heatproof
 from heatproof.core.provenance import digest
 from heatproof.errors import HeatproofError
-from heatproof.report.figures.map_figure import show
 from heatproof.store.manifest import CHECKSUM_KEY, read_checksummed, write_checksummed
 from heatproof.store.publishing import escaped
 from heatproof.store.zarr_store import describe_store
 from heatproof.workflow.commands.list_stores import print_stores
+from heatproof.workflow.commands.show_maps import show
 from heatproof.workflow.config.files import default_config, merge, workflow_folder
 from heatproof.workflow.job import run_and_report_errors
 from heatproof.workflow.plan.validate import make_plan

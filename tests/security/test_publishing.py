@@ -30,12 +30,12 @@ from heatproof.errors import HeatproofError
 from heatproof.jobs.fetch import fetch
 from heatproof.models.network import build_network
 from heatproof.models.registry import ModelSpec
-from heatproof.report.figures.map_figure import show
 from heatproof.store.manifest import write_manifest
 from heatproof.store.writing import write_table
 from heatproof.store.zarr_store import ArraySpec
 from heatproof.workflow.commands.cli import main
 from heatproof.workflow.commands.list_stores import print_stores
+from heatproof.workflow.commands.show_maps import show
 from heatproof.workflow.config.files import default_config, merge
 from heatproof.workflow.job import run_and_report_errors
 from heatproof.workflow.plan.folder import Folder

@@ -290,9 +290,7 @@ def test_curves_reliability_and_sorting_name_their_targets(tmp_path, monkeypatch
     assert ("mas_difference" in reliability.index) == (target_name == "multilabel")
     drawn = []
     monkeypatch.setattr("heatproof.report.figures.sorting.draw_sorting", lambda image, maps, *rest: drawn.extend(maps))
-    monkeypatch.setattr(
-        "heatproof.report.figures.sorting.save", lambda figure, path: (tmp_path / path).write_bytes(b"")
-    )
+    monkeypatch.setattr("heatproof.report.results.save", lambda figure, path: (tmp_path / path).write_bytes(b""))
     (tmp_path / "results/figures/sorting/toy").mkdir(parents=True)
     toy.make("sorting")
     absolute = ["true_abs", "negative_abs"]

@@ -17,6 +17,8 @@ from heatproof.core.registry import is_reference
 from heatproof.core.specs import NO_KEY
 
 ABS_SUFFIX = "_abs"
+# Stands for the model and for the weights in the path of maps that do not use the model.
+NO_MODEL = "no_model"
 
 
 class Maps(NamedTuple):

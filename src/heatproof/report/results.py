@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import inspect
 import math
 from collections.abc import Collection, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from heatproof.report.figures.registry import FIGURES
 from heatproof.store.result_tables import read_text
 from heatproof.store.writing import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from heatproof.workflow.stages.pages import Figure as FigureOf
 
 NETWORK = ["dataset", "model", "weights"]
 CASE = [*NETWORK, "metric"]
@@ -120,21 +115,6 @@ def render(name: str, *, script: str | None = None, **values: Any) -> str:
         lstrip_blocks=True,
     )
     return environment.get_template(name).render(script=script_text, sha256=sha256, **values)
-
-
-def draw_figure(spec: FigureOf) -> None:
-    """Draw a registered figure as SVG and PNG. The same table leads to the same bytes."""
-    from heatproof.workflow.stages._results import publish
-
-    import_module(spec.module)
-    draw = FIGURES[spec.figure].draw
-    parameters = inspect.signature(draw).parameters.items()
-    wanted = [name for name, parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
-    further = {name: read_table(read.table) for name, read in spec.further.items()}
-    settings = {"references": spec.references, "level": spec.level, "plain": spec.plain, **further}
-    drawn = draw(read_table(spec.read.table), **{name: settings.get(name) for name in wanted})
-    tables = [source.table for source in (spec.read, *spec.further.values())]
-    publish(spec, dict.fromkeys(spec.files.values(), drawn), tables)
 
 
 # ---- formatted numbers: rounded, with a true minus sign --------------------------------------------------------------

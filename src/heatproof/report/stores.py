@@ -10,12 +10,7 @@ from typing import Any
 
 from heatproof.core.from_json import has_fields
 from heatproof.core.grids import as_grid
-from heatproof.core.registry import look_up
-from heatproof.core.specs import DatasetSpec
-from heatproof.core.tasks import TASKS
-from heatproof.datasets.registry import DATASETS
 from heatproof.errors import HeatproofError
-from heatproof.store.publishing import ELSEWHERE
 from heatproof.store.reading import resolve_user_folder
 from heatproof.store.zarr_store import describe_store, read_shard_manifests
 
@@ -150,59 +145,6 @@ def _is_grid(value: Any) -> bool:
         return bool(as_grid(value))
     except HeatproofError:
         return False
-
-
-def dataset_of_store(stored: StoreInfo, config: str | Path | None = None) -> DatasetSpec:
-    """Return the spec of the dataset that a store was made from.
-
-    Parameters
-    ----------
-    stored
-        The facts of the store. Without a config, its dataset must be a registered dataset of heatproof.
-    config
-        Path of a config that names the dataset. A store may come from anywhere, so that code that it names is not run.
-
-    Raises
-    ------
-    HeatproofError
-        If the dataset is custom code and no config names it.
-    """
-    # Imported here, because the listing of stores would start slower.
-    from heatproof.workflow.config.files import read_config
-    from heatproof.workflow.config.schema import normalise
-    from heatproof.workflow.plan.resolve import read_dataset
-
-    recorded = stored.made_by.get("dataset")
-    if recorded is None:
-        raise HeatproofError(f"{stored.path} does not say what dataset it was made from: make it again with a run.")
-    rows = _rows_of(recorded)
-    if config is None:
-        if recorded["kind"] not in DATASETS:
-            raise HeatproofError(
-                f"{stored.path} was made from the dataset {recorded['kind']!r}, which is code outside heatproof: name "
-                "your config with --config, because a store does not decide what code is run."
-            )
-        if any(isinstance(value, str) and value.startswith(ELSEWHERE) for value in recorded["options"].values()):
-            raise HeatproofError(
-                f"{stored.path} does not say where the files of the dataset {recorded['name']!r} are, because a store "
-                "may be published: name your config with --config."
-            )
-        # The options of a store are validated like those of a config.
-        entry = read_dataset(recorded["name"], {**recorded["options"], "dataset": recorded["kind"]})
-        return DatasetSpec(
-            entry["kind"], entry["module"], entry["options"], recorded["seed"], recorded["name"], **_rows_of(recorded)
-        )
-    settings = normalise(read_config(config))
-    entry = read_dataset(
-        recorded["name"], dict(look_up(settings["datasets"], recorded["name"], f"dataset in {config}"))
-    )
-    return DatasetSpec(entry["kind"], entry["module"], entry["options"], settings["seed"], recorded["name"], **rows)
-
-
-def _rows_of(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the task of a store's dataset and the meaning of its rows, as far as the store records them."""
-    values = {"task": TASKS, "rows": ("label", "picture", "distinct")}
-    return {key: recorded[key] for key, words in values.items() if recorded.get(key) in words}
 
 
 def stores_below(folder: str | Path) -> Iterator[Path]:

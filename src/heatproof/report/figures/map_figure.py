@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import Normal, withStroke
 
 from heatproof.core.grids import Grid, as_grid, grid_shape, grid_sort_key, patch_sums
-from heatproof.core.methods import ABS_SUFFIX, Method
+from heatproof.core.methods import ABS_SUFFIX, NO_MODEL, Method
 from heatproof.core.registry import suggest_name
+from heatproof.core.specs import DatasetSpec
 from heatproof.core.tasks import task_provides
 from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
@@ -33,13 +34,12 @@ from heatproof.report.figures.drawing import (
 )
 from heatproof.report.figures.pictures import COLOURS, PERCENTILE, channels_last, describe_channels, label_of
 from heatproof.report.results import format_score, formatted, rounded
-from heatproof.report.stores import StoreInfo, dataset_of_store, read_store_info, stores_below
+from heatproof.report.stores import StoreInfo, read_store_info, stores_below
 from heatproof.store.reading import resolve_user_folder
 from heatproof.store.rows import rows_of_store
 from heatproof.store.stored_maps import stored_maps
 from heatproof.store.writing import atomic_write
 from heatproof.store.zarr_store import read
-from heatproof.workflow.plan.folder import NO_MODEL
 
 DPI = 150
 # Inches. The frame is the space above and below all panels.
@@ -83,15 +83,15 @@ class PatchDrops:
     of: str = "logit"
 
 
-def show(
+def draw_maps(
     store: str | Path,
     image: str,
     methods: Sequence[str] | None,
     output: str | Path,
+    dataset_of: Callable[[StoreInfo], DatasetSpec],
     *,
     grid: Grid | None = None,
     drops: bool = False,
-    config: str | Path | None = None,
 ) -> None:
     """Draw an image and its attribution maps.
 
@@ -106,14 +106,13 @@ def show(
         Names of methods, ``<map>`` or ``<map>_abs``. None draws all maps of the store without a transform.
     output
         Path of the figure. Its ending decides the format (png, svg, pdf).
+    dataset_of
+        Returns the spec of the dataset that a store was made from. It is called after the maps are read.
     grid
         Draw this grid of patches, an integer or (rows, columns), with the sum of each patch.
     drops
         Draw the cached logit drops of the patches too, on `grid` or on the only grid with cached drops, and the rank
         correlation of each map's patch sums with them.
-    config
-        Path of the config that names the dataset, which is needed where the dataset is custom code: code that a store
-        names is not run.
 
     Raises
     ------
@@ -128,7 +127,7 @@ def show(
     panels = [_panel(stores, method, image_id) for method in methods or stores]
     dropped = _drops(first, store, image_id, grid) if drops else None
     grid = dropped.grid if dropped else grid
-    pixels, label = _input(first, image_id, config)
+    pixels, label = _input(first, image_id, dataset_of)
     number = first.image_ids.index(image_id)
     whose = f"{first.model} · {first.weights} weights" if first.model else "reference maps, no model"
     heading = f"{first.made_by['dataset']['name']} · {whose}", f"image {number}, {image_id} · label {label}"
@@ -196,9 +195,9 @@ def _image_range(stored: StoreInfo, image_id: str) -> tuple[int, int]:
     return number, number + 1
 
 
-def _input(stored: StoreInfo, image_id: str, config: str | Path | None) -> tuple[np.ndarray, str]:
+def _input(stored: StoreInfo, image_id: str, dataset_of: Callable[[StoreInfo], DatasetSpec]) -> tuple[np.ndarray, str]:
     """Return the image (H, W, 3), and a text with the name of its label and how its channels are drawn."""
-    dataset = open_dataset(dataset_of_store(stored, config))
+    dataset = open_dataset(dataset_of(stored))
     ids = dataset.splits["evaluation"].ids
     if image_id not in ids:
         raise HeatproofError(

@@ -5,7 +5,7 @@ They follow Li et al. 2024, figures 8 and 9.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,6 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from heatproof.core.sequences import Perturbation
-from heatproof.core.tasks import task_provides
-from heatproof.jobs.score import stored_curves
 from heatproof.metrics.pic import information_axis
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.scoring import MethodScores
@@ -25,13 +23,9 @@ from heatproof.metrics.soundness import soundness_at_levels
 from heatproof.report.figures.drawing import draw_legend, new_figure, panel_axes, split_rows, white_style
 from heatproof.report.page.data import low_is_good
 from heatproof.report.results import NETWORK
-from heatproof.store.rows import rows_of_store
-from heatproof.workflow.stages._results import publish
 
 if TYPE_CHECKING:
     from heatproof.core.methods import MethodSpec
-    from heatproof.workflow.stages.metric_curves import MetricCurves
-    from heatproof.workflow.stages.score import Score
 
 COLUMNS = [*NETWORK, "metric", "curve", "x_name", "y_name", "higher_is_better", "method", "x", "y"]
 # Levels of the performance at which soundness is evaluated.
@@ -54,54 +48,64 @@ class LineStyle:
     linestyle: str
 
 
-def metric_curves(spec: MetricCurves) -> None:
-    """Write the figure and the table of one network."""
-    table = pd.DataFrame([row for score in spec.scores for row in curve_points(score)], columns=COLUMNS[len(NETWORK) :])
-    table = table.assign(**dict(zip(NETWORK, spec.network, strict=True)))[COLUMNS]
-    # A metric that is the difference of two curves would repeat them where both have panels.
-    kinds = {score.kind for score in spec.scores}
-    repeated = [score.case.metric for score in spec.scores if len(parts := METRICS[score.kind].derived_from) > 1
-             and kinds.issuperset(parts)]  # fmt: skip
-    table = table[~table["metric"].isin(repeated)]
-    lines = line_styles(spec.scores[0].explainers, spec.references)
-    dataset, model, weights = spec.network
-    figure = draw_metric_curves(table, lines, f"{model}, {weights} ({dataset})")
-    publish(spec, {spec.files["figure"]: figure, spec.files["table"]: table}, [score.manifest for score in spec.scores])
+@dataclass(frozen=True)
+class ScoredMetric:
+    """A metric whose curves on one network are drawn.
 
-
-def curve_points(spec: Score) -> Iterator[tuple[Any, ...]]:
-    """Yield each point of a metric's mean curves: metric, curve, names of both axes, direction, method, x and y."""
-    sequences = {
-        argument: Perturbation.from_settings(curves.response.settings)
-        for argument, curves in spec.responses.items()
-        if curves.response.kind == "curves"
-    }
-    for scored in stored_curves(spec):
-        for name, x_name, x, y_name, y in mean_curves(spec, sequences, scored):
-            sequence = _sequence_of(name, sequences) if len(sequences) > 1 else None
-            higher = spec.higher_is_better if sequence is None else not low_is_good(sequence.to_settings())
-            for point, value in zip(x, y, strict=True):
-                if np.isfinite(value):
-                    yield spec.case.metric, name, x_name, y_name, higher, scored.method, float(point), float(value)
-
-
-def mean_curves(
-    spec: Score, sequences: Mapping[str, Perturbation], scored: MethodScores
-) -> Iterator[tuple[str, str, np.ndarray, str, np.ndarray]]:
-    """Yield the mean curves of one method: name, name of the x axis, x (S,), name of the y axis, y (S,).
-
-    Parameters
+    Attributes
     ----------
-    spec
-        The spec of the job that scored the metric.
+    name, kind
+        Its name in the config and in the registry.
+    output
+        The name of the output of the network that it reads (`output_name`).
+    higher_is_better
+        Whether higher scores are better.
     sequences
         The perturbation sequence that each argument of the metric's function reads.
-    scored
-        The scores of the method, with the curves of each image.
+    scores
+        The scores of each method, with the curves of each image. They are read while the table is made, because those
+        of all methods may not fit into memory.
     """
-    output = OUTPUTS.get(str(spec.options.get("output")), "response")
-    # A regression has no logits.
-    output = output if task_provides(rows_of_store(spec.drops + ".zarr", 0).task, "probability") else "output"
+
+    name: str
+    kind: str
+    output: str
+    higher_is_better: bool
+    sequences: Mapping[str, Perturbation]
+    scores: Iterable[MethodScores]
+
+
+def output_name(output: object, has_probability: bool) -> str:
+    """Return the name of an output on axes, from the option of the metric; a regression has neither logit nor class."""
+    return OUTPUTS.get(str(output), "response") if has_probability else "output"
+
+
+def curve_table(network: Sequence[str], metrics: Sequence[ScoredMetric]) -> pd.DataFrame:
+    """Return each point of the mean curves of metrics on a network (dataset, model and weights), with `COLUMNS`."""
+    points = [point for metric in metrics for point in curve_points(metric)]
+    table = pd.DataFrame(points, columns=COLUMNS[len(NETWORK) :])
+    table = table.assign(**dict(zip(NETWORK, network, strict=True)))[COLUMNS]
+    # A metric that is the difference of two curves would repeat them where both have panels.
+    kinds = {metric.kind for metric in metrics}
+    repeated = [metric.name for metric in metrics if len(parts := METRICS[metric.kind].derived_from) > 1
+             and kinds.issuperset(parts)]  # fmt: skip
+    return table[~table["metric"].isin(repeated)]
+
+
+def curve_points(metric: ScoredMetric) -> Iterator[tuple[Any, ...]]:
+    """Yield each point of a metric's mean curves: metric, curve, names of both axes, direction, method, x and y."""
+    for scored in metric.scores:
+        for name, x_name, x, y_name, y in mean_curves(metric, scored):
+            sequence = _sequence_of(name, metric.sequences) if len(metric.sequences) > 1 else None
+            higher = metric.higher_is_better if sequence is None else not low_is_good(sequence.to_settings())
+            for point, value in zip(x, y, strict=True):
+                if np.isfinite(value):
+                    yield metric.name, name, x_name, y_name, higher, scored.method, float(point), float(value)
+
+
+def mean_curves(metric: ScoredMetric, scored: MethodScores) -> Iterator[tuple[str, str, np.ndarray, str, np.ndarray]]:
+    """Yield the mean curves of one method: name, name of the x axis, x (S,), name of the y axis, y (S,)."""
+    output, sequences = metric.output, metric.sequences
     curves = {name: values for name, values in scored.curves.items() if values.ndim == 2}
     # Without the curves from which those of MAS are computed.
     curves = {name: values for name, values in curves.items() if name.endswith("_mas")} or curves
@@ -109,9 +113,9 @@ def mean_curves(
         if "performance" in scored.curves:
             at = soundness_at_levels(scored.curves["performance"], values, SOUNDNESS_LEVELS)
             yield name, f"{output} that is reached", np.array(SOUNDNESS_LEVELS), name, _mean(at)
-        elif spec.kind in ("sic", "aic"):
+        elif metric.kind in ("sic", "aic"):
             indices = np.linspace(0, values.shape[1] - 1, INTERPOLATED_POINTS).round().astype(int)
-            y_name = "accuracy" if spec.kind == "aic" else OUTPUTS["probability"]
+            y_name = "accuracy" if metric.kind == "aic" else OUTPUTS["probability"]
             x = information_axis(values.shape[1] - 1)[indices]
             yield name, "information, of that of the image", x, f"{y_name}, normalised", _mean(values)[indices]
         elif (sequence := _sequence_of(name, sequences)) is not None and sequence.thresholds is not None:

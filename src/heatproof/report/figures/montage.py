@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from heatproof.core.methods import without_equal_maps
-from heatproof.datasets.checks import open_dataset
 from heatproof.report.figures.drawing import draw_colour_bar, draw_map, plain_style
-from heatproof.report.figures.pictures import channels_last, describe_channels, image_scores, read_maps
-from heatproof.report.results import CASE, format_score, save
-from heatproof.workflow.stages._results import publish
-
-if TYPE_CHECKING:
-    from heatproof.workflow.stages.montage import Montage
+from heatproof.report.figures.pictures import channels_last, describe_channels
+from heatproof.report.results import format_score
 
 # Inches.
 CELL, NAME, SCORE = 0.62, 0.06, 0.15
@@ -29,28 +22,27 @@ LETTER, LINE = 0.078, 0.14
 MOST_ROWS = 12
 
 
-def montage(spec: Montage) -> None:
-    """Write the montage of every network."""
-    outputs, files = [], []
-    for case in spec.cases:
-        where = dict(zip(CASE, case, strict=True))
-        opened = open_dataset(spec.datasets[where["dataset"]])
-        ids = opened.splits["evaluation"].ids[: spec.images]
-        scores = image_scores(spec.results, where, ids)
-        read = {
-            method.name: read_maps(spec.results, where, explainer, method, ids)
-            for explainer in without_equal_maps(spec.explainers, set(scores.index.get_level_values("method")))
-            for method in explainer.methods
-        }
-        maps = {name: values for name, values in read.items() if not isinstance(values, str)}
-        # Best first; methods that are undefined on all images come last.
-        means = scores.groupby(level="method").mean().reindex([*maps]).sort_values(ascending=False, kind="stable")
-        each = scores.unstack("image").reindex(index=means.index, columns=ids)
-        title = "{dataset} · {model} ({weights}): {metric} of each map, and its mean over all images".format_map(where)
-        files.append(spec.results.scores.format(**where))
-        outputs.append(spec.files["{dataset}/{model}".format_map(where)])
-        save(draw_montage(opened.images("evaluation", 0, spec.images), maps, means, each, title), outputs[-1])
-    publish(spec, dict.fromkeys(outputs), files, [(dataset, spec.images) for dataset in spec.datasets.values()])
+def order_of_rows(scores: pd.Series, methods: Sequence[str], ids: Sequence[str]) -> tuple[pd.Series, pd.DataFrame]:
+    """Return the mean score of each method, and the score of each displayed image, for `draw_montage`.
+
+    Parameters
+    ----------
+    scores
+        Scores of a test case by ``method`` and ``image``.
+    methods
+        The methods with maps.
+    ids
+        Ids of the displayed images.
+
+    Returns
+    -------
+    means : pandas.Series
+        The mean over all images, best first; methods that are undefined on all images come last.
+    scores : pandas.DataFrame
+        The scores of the displayed images, methods by images, in the same order.
+    """
+    means = scores.groupby(level="method").mean().reindex([*methods]).sort_values(ascending=False, kind="stable")
+    return means, scores.unstack("image").reindex(index=means.index, columns=ids)
 
 
 @plain_style

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,35 +11,38 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from heatproof.report.figures.drawing import new_figure, panel_axes, plain_style, split_rows
-from heatproof.report.results import CASE, NETWORK, read_table
+from heatproof.report.results import CASE, NETWORK
 from heatproof.stats.consistency import MINIMUM_METHODS
 from heatproof.stats.verdict import disagreement
-from heatproof.workflow.stages._results import publish
-
-if TYPE_CHECKING:
-    from heatproof.workflow.stages.overview import Overview
 
 PLACE_COLUMNS = ["method", "metric", "place", "n_cases"]
 DUAL_COLUMNS = [*NETWORK, "method", "soundness", "completeness"]
 CAPTION_COLUMNS = ["figure", "shows", "conclusion"]
 
 
-def overview(spec: Overview) -> None:
-    """Write the tables of `places_table` and `dual_table`, their figures, and captions with conclusions."""
-    scores = read_table(spec.scores)
-    scores["higher_is_better"] = scores["higher_is_better"] == "True"
-    places, dual = places_table(scores), dual_table(scores, spec.kinds)
+def overview(scores: pd.DataFrame, kinds: Mapping[str, str], paths: Mapping[str, str]) -> dict[str, Any]:
+    """Return the tables of `places_table` and `dual_table`, their figures, and captions with conclusions.
+
+    Parameters
+    ----------
+    scores
+        The rows of scores.csv.
+    kinds
+        As in `dual_table`.
+    paths
+        Paths of the figures ``places_png`` and ``dual_png``, for the captions.
+    """
+    places, dual = places_table(scores), dual_table(scores, kinds)
     shows, conclusion = describe_places(places)
     conclusion = " ".join(filter(None, [conclusion, disagreement(scores)]))
-    captions = [[spec.files["places_png"], shows, conclusion], [spec.files["dual_png"], *describe_dual(dual)]]
-    contents: dict[str, Any] = {
+    captions = [[paths["places_png"], shows, conclusion], [paths["dual_png"], *describe_dual(dual)]]
+    return {
         "places": places,
         "dual": dual,
         "places_png": draw_places(places),
         "dual_png": draw_dual(dual),
         "captions": pd.DataFrame(captions, columns=CAPTION_COLUMNS),
     }
-    publish(spec, {spec.files[name]: content for name, content in contents.items()}, [spec.scores])
 
 
 def places_table(scores: pd.DataFrame) -> pd.DataFrame:

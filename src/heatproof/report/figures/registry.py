@@ -8,11 +8,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from heatproof.core.registry import Registry
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
 Draw = Callable[..., "Figure"]
@@ -50,6 +51,12 @@ class FigureEntry:
     def caption(self) -> str:
         """The first paragraph of the docstring of `draw`."""
         return " ".join((inspect.getdoc(self.draw) or "").partition("\n\n")[0].split())
+
+    def drawn(self, table: pd.DataFrame, **settings: Any) -> Figure:
+        """Return the figure of a table, drawn with those settings and further tables that `draw` declares."""
+        parameters = inspect.signature(self.draw).parameters.items()
+        wanted = [name for name, parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+        return self.draw(table, **{name: settings.get(name) for name in wanted})
 
 
 FIGURES: Registry[FigureEntry] = Registry("heatproof.report.figures", "figure")

@@ -4,64 +4,19 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from heatproof.core.methods import without_equal_maps
-from heatproof.datasets.checks import open_dataset
 from heatproof.report.figures.drawing import draw_colour_bar, draw_map, plain_style
-from heatproof.report.figures.pictures import channels_last, image_scores, label_of, read_maps
-from heatproof.report.results import format_score, save
-from heatproof.workflow.stages._results import publish
-
-if TYPE_CHECKING:
-    from heatproof.workflow.stages.sorting import Sorting
+from heatproof.report.figures.pictures import channels_last
+from heatproof.report.results import format_score
 
 # Inches: a map, the text below it, the gap between maps, a letter of a metric's name, and space above and below all.
 CELL, WRITTEN, GAP, NAME, TOP, BOTTOM = 0.8, 0.3, 0.06, 0.085, 0.75, 0.4
 # Letters of a method's name in a line.
 LETTERS = 17
-
-
-def sorting(spec: Sorting) -> None:
-    """Write the figure of every network."""
-    outputs, files = [], []
-    for network in spec.networks:
-        where = network.where
-        opened = open_dataset(spec.datasets[where["dataset"]])
-        ids = opened.splits["evaluation"].ids[: spec.images]
-        by_metric = {}
-        for metric in network.metrics:
-            case = {**where, "metric": metric}
-            files.append(spec.results.scores.format(**case))
-            by_metric[metric] = image_scores(spec.results, case, ids)
-        number = index_of_most_scored(by_metric, ids)
-        scored = {name for of in by_metric.values() for name in of.index.get_level_values("method")}
-        read = {
-            method.name: read_maps(spec.results, where, explainer, method, ids)
-            for explainer in without_equal_maps(spec.explainers, scored)
-            for method in explainer.methods
-        }
-        image_maps = {name: values[number] for name, values in read.items() if not isinstance(values, str)}
-        # A metric that is not applicable reads no maps.
-        applied = [metric for metric, of in by_metric.items() if of.notna().any()]
-        drawn = spec.magnitudes.counted_methods([*image_maps], *applied)
-        maps = {name: image_maps[name] for name in drawn}
-        scores = pd.DataFrame(
-            {
-                metric: [of.get((name, ids[number]), np.nan) if len(of) else np.nan for name in drawn]
-                for metric, of in by_metric.items()
-            },
-            index=drawn,
-        ).T
-        title = "{dataset} · {model} ({weights})".format_map(where) + f": {ids[number]}, {label_of(opened, number)}"
-        outputs.append(spec.files["{dataset}/{model}".format_map(where)])
-        image = opened.images("evaluation", number, number + 1)[0]
-        save(draw_sorting(image, maps, scores, spec.directions, title), outputs[-1])
-    publish(spec, dict.fromkeys(outputs), files, [(dataset, spec.images) for dataset in spec.datasets.values()])
 
 
 def index_of_most_scored(scores: Mapping[str, pd.Series], ids: Sequence[str]) -> int:
@@ -71,6 +26,17 @@ def index_of_most_scored(scores: Mapping[str, pd.Series], ids: Sequence[str]) ->
         for image_id in ids
     ]
     return int(np.argmax(numbers_of_metrics))
+
+
+def scores_of_image(scores: Mapping[str, pd.Series], methods: Sequence[str], image_id: str) -> pd.DataFrame:
+    """Return the scores of one image, metrics by methods, from scores by ``method`` and ``image`` of each metric."""
+    return pd.DataFrame(
+        {
+            metric: [of.get((name, image_id), np.nan) if len(of) else np.nan for name in methods]
+            for metric, of in scores.items()
+        },
+        index=list(methods),
+    ).T
 
 
 def best_first(scores: pd.Series, higher_is_better: bool) -> pd.Series:

@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from heatproof.core.grids import Grid, grid_name, grid_shape
-from heatproof.core.methods import all_methods
-from heatproof.core.tasks import task_provides
-from heatproof.datasets.checks import open_dataset
-from heatproof.report.figures.pictures import (
-    SIDE,
-    data_uri,
-    describe_channels,
-    image_png,
-    image_scores,
-    label_of,
-    map_png,
-    read_maps,
-)
-from heatproof.store.manifest import read_shard
-from heatproof.store.rows import rows_of_store
-from heatproof.store.zarr_store import describe_store, read
+from heatproof.report.figures.pictures import SIDE, data_uri, describe_channels, image_png, map_png
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from heatproof.core.methods import MethodSpec
-    from heatproof.workflow.plan.folder import Folder
-    from heatproof.workflow.stages.pages import PageCurve, PageDataset, PageNetwork, ReportPage
 
 # Bytes of all maps on the index page. It shows all methods of a network, for as many images and networks as fit.
 MAP_BYTES = 8_000_000
@@ -57,8 +42,44 @@ def count_that_fits(images: int, networks: int, methods: int, shape: tuple[int, 
     return (min(images, max(1, fit // max(networks, 1))), networks) if networks <= fit else (1, fit)
 
 
-def maps(entry: PageDataset, spec: ReportPage, explainers: Sequence[MethodSpec]) -> dict[str, Any]:
-    """Return the maps of the first images of a dataset, by the methods of explainers.
+@dataclass(frozen=True)
+class NetworkMaps:
+    """A network with the maps of the displayed images.
+
+    Attributes
+    ----------
+    where
+        ``dataset``, ``model`` and ``weights``.
+    metrics
+        The metrics of the displayed scores.
+    drops
+        The drops that are drawn over the maps (`patch_drops`).
+    columns
+        For each image the cells of all methods (`cells_by_image`).
+    sorts
+        For each image the metrics by which the maps can be sorted (`sorts_by_image`).
+    """
+
+    where: Mapping[str, str]
+    metrics: Sequence[str]
+    drops: Mapping[str, Any]
+    columns: Sequence[Sequence[dict[str, Any]]]
+    sorts: Sequence[list[dict[str, Any]]]
+
+
+def maps(
+    name: str, pixels: np.ndarray, ids: Sequence[str], labels: Sequence[str], networks: Sequence[NetworkMaps]
+) -> dict[str, Any]:
+    """Return the maps of the first images of a dataset.
+
+    Parameters
+    ----------
+    name
+        Name of the dataset.
+    pixels, ids, labels
+        The images (N, C, H, W) in [0, 1], their ids, and the texts of their labels.
+    networks
+        The networks with their maps.
 
     Returns
     -------
@@ -70,57 +91,68 @@ def maps(entry: PageDataset, spec: ReportPage, explainers: Sequence[MethodSpec])
         undefined), or the reason why the method is not applicable. ``sorts``[image][network]: for each metric by which
         the maps can be sorted its name, whether higher is better, and the scores of all methods.
     """
-    dataset = open_dataset(entry.dataset)
-    pixels = dataset.images("evaluation", 0, spec.images)
-    ids = dataset.splits["evaluation"].ids[: len(pixels)]
-    networks, columns, sorts = [], [], []
-    for network in entry.networks:
-        where = network.where
-        scores = [image_scores(spec.results, {**where, "metric": metric}, ids) for metric in network.displayed_metrics]
-        networks.append(
-            {**where, "metrics": network.displayed_metrics, "drops": _drops(spec.results, where, network.drops, ids)}
-        )
-        # Method by method, so that the maps of only one method are in memory at a time.
-        methods = []
-        for explainer in explainers:
-            for method in explainer.methods:
-                values = read_maps(spec.results, where, explainer, method, ids)
-                of_images = [(method.name, image) for image in ids]
-                methods.append(
-                    [{"gap": values}] * len(ids)
-                    if isinstance(values, str)
-                    else [
-                        _cell(pixel_values, [of.get(row) for of in scores])
-                        for pixel_values, row in zip(values, of_images, strict=True)
-                    ]
-                )
-        columns.append(zip(*methods, strict=True))
-        sorts.append(_sorts(network, spec, explainers, ids))
     return {
-        "name": entry.dataset.name,
+        "name": name,
         "size": [int(length) for length in pixels.shape[:-3:-1]],
         "drawn": describe_channels(pixels.shape[1]),
         "images": [
-            {"id": image, "label": label_of(dataset, number), "uri": data_uri(image_png(pixels[number], SIDE))}
-            for number, image in enumerate(ids)
+            {"id": image_id, "label": label, "uri": data_uri(image_png(image, SIDE))}
+            for image_id, label, image in zip(ids, labels, pixels, strict=True)
         ],
-        "networks": networks,
-        "cells": list(zip(*columns, strict=True)),
-        "sorts": list(zip(*sorts, strict=True)),
+        "networks": [{**network.where, "metrics": network.metrics, "drops": network.drops} for network in networks],
+        "cells": list(zip(*(network.columns for network in networks), strict=True)),
+        "sorts": list(zip(*(network.sorts for network in networks), strict=True)),
     }
 
 
-def _sorts(
-    network: PageNetwork, spec: ReportPage, explainers: Sequence[MethodSpec], ids: Sequence[str]
+def cells_by_image(
+    maps_by_method: Iterable[tuple[str, np.ndarray | str]], scores: Sequence[pd.Series], ids: Sequence[str]
+) -> list[tuple[dict[str, Any], ...]]:
+    """Return for each image the cells of all methods.
+
+    Parameters
+    ----------
+    maps_by_method
+        Each method with its maps (N, H, W), or with the reason why it is not applicable. The maps of only one method
+        are in memory at a time.
+    scores
+        The displayed scores, by ``method`` and ``image``.
+    ids
+        Ids of the images.
+    """
+    methods = []
+    for method, values in maps_by_method:
+        methods.append(
+            [{"gap": values}] * len(ids)
+            if isinstance(values, str)
+            else [
+                _cell(map_of_image, [of.get((method, image_id)) for of in scores])
+                for map_of_image, image_id in zip(values, ids, strict=True)
+            ]
+        )
+    return list(zip(*methods, strict=True))
+
+
+def sorts_by_image(
+    scores: Iterable[tuple[str, pd.Series]], directions: Mapping[str, bool], methods: Sequence[str], ids: Sequence[str]
 ) -> list[list[dict[str, Any]]]:
-    """Return for each image the metrics by which a network's maps can be sorted, with the scores of all methods."""
+    """Return for each image the metrics by which its maps can be sorted, with the scores of all methods.
+
+    Parameters
+    ----------
+    scores
+        Each metric with its scores by ``method`` and ``image``.
+    directions
+        Whether higher is better, by metric.
+    methods, ids
+        Names of the methods, and ids of the images.
+    """
     sorts: list[list[dict[str, Any]]] = [[] for _ in ids]
-    for metric in network.sort_metrics:
-        scores_of_metric = image_scores(spec.results, {**network.where, "metric": metric}, ids)
+    for metric, scores_of_metric in scores:
         of = scores_of_metric[scores_of_metric.index.get_level_values("image").isin(ids)].to_dict()
-        for image, into in zip(ids, sorts, strict=True):
-            scores = np.array([of.get((method.name, image), np.nan) for method in all_methods(explainers)])
-            into.append({"metric": metric, "higher": spec.directions[metric], "scores": rounded_lists(scores)})
+        for image_id, into in zip(ids, sorts, strict=True):
+            values = np.array([of.get((method, image_id), np.nan) for method in methods])
+            into.append({"metric": metric, "higher": directions[metric], "scores": rounded_lists(values)})
     return sorts
 
 
@@ -130,15 +162,18 @@ def _cell(values: np.ndarray, scores: list[float | None]) -> dict[str, Any]:
     return {"uri": data_uri(png), "limit": float(f"{limit:.2g}"), "scores": cell_scores}
 
 
-def _drops(
-    results: Folder, where: Mapping[str, str], settings: tuple[Grid, str, str], ids: Sequence[str]
-) -> dict[str, Any]:
-    grid, baseline, output = settings
-    store = results.drops.format(**where, grid=grid, baseline=baseline) + ".zarr"
-    outputs = read(store, "logit" if output == "logit" else "log_probability", 0, len(ids), ids).astype(np.float64)
-    outputs = outputs if output == "logit" else np.exp(outputs)
-    # A regression has no logits.
-    output = output if task_provides(rows_of_store(store, 0).task, "probability") else "output"
+def patch_drops(outputs: np.ndarray, grid: Grid, baseline: str, output: str) -> dict[str, Any]:
+    """Return the drops that are drawn over maps.
+
+    Parameters
+    ----------
+    outputs
+        (N, 1 + patches): the output for the label, of the intact image first.
+    grid, baseline
+        The grid of the patches, and the baseline that replaces a deleted one.
+    output
+        Name of the output on the page.
+    """
     facts = {"grid": grid_name(grid), "shape": grid_shape(grid), "baseline": baseline, "output": output}
     return {**facts, "values": rounded_lists(outputs[:, :1] - outputs[:, 1:])}
 
@@ -170,71 +205,44 @@ def rounded_lists(values: np.ndarray, digits: int = 4) -> list[Any]:
     return [None if np.isnan(value) else float(f"{value:.{digits}g}") for value in values]
 
 
-def curves(spec: ReportPage, explainers: Sequence[MethodSpec]) -> dict[str, Any]:
-    """Return the mean response curve of every method of explainers, on every network, to every perturbation sequence.
+def shares_of_curves(lines: int) -> np.ndarray:
+    """Return the shares of changed pixels at which the page has the points of this number of curves."""
+    return np.linspace(0, 1, int(np.clip(CURVE_BYTES // (POINT * max(1, lines)), *CURVE_POINTS)))
+
+
+def curves_panel(
+    stored: Iterable[tuple[MethodSpec, Mapping[str, np.ndarray] | None]], methods: Collection[str], shares: np.ndarray
+) -> dict[str, list[Any]]:
+    """Return the mean response curve of every method on a network, to one perturbation sequence.
 
     The curves of single images are interpolated linearly at common shares of changed pixels and averaged over images.
     The mean is undefined at a share that the curve of an image does not reach.
 
+    Parameters
+    ----------
+    stored
+        Each explainer with its curves ``probability``, ``logit`` and ``changed`` (the share of changed pixels), each
+        (N, methods of the explainer, points); None where it is not applicable.
+    methods
+        Names of the methods that are on the page.
+    shares
+        The common shares.
+
     Returns
     -------
     dict
-        ``shares`` (points), ``methods``, ``responses`` with title, metrics and whether a low curve is good, and
-        ``panels``: dataset, model, weights, number of the response, and for ``probability`` and ``logit`` of the label
-        a curve for each method, None where the method is not applicable.
+        For ``probability`` and ``logit`` of the label a curve for each method, None where the method is not applicable.
     """
-    # Curves that no metric of the run reads are not computed.
-    responses = [curve for curve in spec.curves if curve.datasets]
-    methods = [method.name for method in all_methods(explainers)]
-    wheres = [network.where for entry in spec.datasets for network in entry.networks]
-    lines = max(1, 2 * len(wheres) * len(responses) * len(methods))
-    shares = np.linspace(0, 1, int(np.clip(CURVE_BYTES // (POINT * lines), *CURVE_POINTS)))
-    return {
-        "shares": rounded_lists(shares),
-        "methods": methods,
-        "responses": [
-            {"title": title(response.settings), "low": low_is_good(response.settings), "metrics": response.metrics}
-            for response in responses
-        ],
-        "panels": [
-            {**where, "response": number, **_panel(spec, methods, where, response, shares)}
-            for where in wheres
-            for number, response in enumerate(responses)
-            if where["dataset"] in response.datasets
-        ],
-        "images": " or ".join(dict.fromkeys(str(response.images) for response in responses)),
-    }
-
-
-def _panel(
-    spec: ReportPage, names: Sequence[str], where: Mapping[str, str], response: PageCurve, shares: np.ndarray
-) -> dict[str, list[Any]]:
-    base = partial(spec.results.store("curves").format, **where, response=response.name)
-    stored = cache(lambda explainer: _stored(base(explainer=explainer), response))
-
-    def lines(explainer: MethodSpec, output: str) -> list[list[Any] | None]:
-        of = stored(explainer.name)
-        return [
-            rounded_lists(mean_curve(of["changed"][:, number], of[output][:, number], shares)) if of else None
-            for number, method in enumerate(explainer.methods)
-            if method.name in names
-        ]
-
-    return {
-        output: [line for explainer in spec.explainers for line in lines(explainer, output)]
-        for output in ("probability", "logit")
-    }
-
-
-def _stored(base: str, response: PageCurve) -> dict[str, np.ndarray]:
-    """Return the quantities of stored curves (images, methods, points); {} where the explainer is not applicable."""
-    if any(read_shard(base, shard)["gap"] for shard in range(response.shards)):
-        return {}
-    names = describe_store(base + ".zarr")["coordinates"]["quantity"]
-    values = read(base + ".zarr", "response", 0, response.images)
-    of = dict(zip(names, np.moveaxis(values, 2, 0), strict=True))
-    outputs = {"probability": np.exp(of["log_probability_label"]), "logit": of["logit_label"]}
-    return {**outputs, "changed": of["changed"] / of["pixels"]}
+    panel: dict[str, list[Any]] = {"probability": [], "logit": []}
+    for explainer, of in stored:
+        for number, method in enumerate(explainer.methods):
+            if method.name not in methods:
+                continue
+            for output, lines in panel.items():
+                lines.append(
+                    rounded_lists(mean_curve(of["changed"][:, number], of[output][:, number], shares)) if of else None
+                )
+    return panel
 
 
 def mean_curve(changed: np.ndarray, values: np.ndarray, shares: np.ndarray) -> np.ndarray:

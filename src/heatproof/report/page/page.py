@@ -8,44 +8,37 @@ no other script run.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
 
-from heatproof.core.methods import all_methods, without_equal_maps
+from heatproof.core.methods import all_methods
 from heatproof.core.provenance import Key
 from heatproof.report import results
-from heatproof.report.figures.pictures import SCALE, SIDE, colours, data_uri, maps_base
+from heatproof.report.figures.pictures import SCALE, SIDE, colours
 from heatproof.report.page import data as page_data
 from heatproof.report.results import CASE, above_reference, render
 from heatproof.report.tables.baselines import describe_conclusions
 from heatproof.stats.verdict import NAMED, disagreement
-from heatproof.store.manifest import read_checksummed, read_shard, require_manifest, verified_bytes
-from heatproof.store.result_tables import read_text
-from heatproof.workflow.stages._results import publish
 
 if TYPE_CHECKING:
-    from heatproof.workflow.stages.pages import ReportPage
-
-log = logging.getLogger(__name__)
+    from heatproof.core.methods import MethodSpec
+    from heatproof.core.specs import DatasetSpec
 
 # Maps the path of a file to its address on a page.
 Link = Callable[[str], str]
 
-# A larger table is linked instead of embedded.
-DOWNLOAD_BYTES = 2_000_000
-PAGE_BYTES = 20_000_000
 SCORE_AND_INTERVAL = ["score", "ci_low", "ci_high"]
 # Name of the rows of the evaluation split by task, where each label or number of an image is a row.
 ROW_NAMES = {"multilabel": "labels of images", "regression": "numbers of images"}
@@ -59,73 +52,145 @@ REASON_GROUPS = {
 }
 
 
-def report_page(spec: ReportPage) -> None:
-    """Write the index page, and the page of maps where images are shown."""
-    tables = {name: read_text(facts.path) for name, facts in spec.page_tables.items()}
-    # The ranking of the test cases that the table of scores shows.
-    ranked = tables.get("ranking", tables["meta_rank"])
-    alone = tables["meta_rank"] if "ranking" in tables else None
-    link = partial(address, spec.files["page"])
-    shared: dict[str, Any] = {"scale": SCALE, "colours": colours(), "numbers": results}
-    data = {
-        "scores-data": leaderboard(tables.get("scores", tables["idsds_table"]), spec, link),
-        "provenance-data": provenance(spec, link),
-    }
-    pages = {}
-    scored = {*tables.get("scores", tables["idsds_table"])["method"]}
-    explainers = without_equal_maps(spec.explainers, scored)
-    if spec.images:
-        maps = [page_data.maps(entry, spec, explainers) for entry in spec.datasets]
-        named = [{"method": method.name, "reference": not method.uses_model} for method in all_methods(explainers)]
-        gallery: dict[str, Any] = {
-            "title": "Attribution maps",
-            "datasets": maps,
-            "methods": named,
-            "side": SIDE,
-        }
-        pages[spec.files["gallery"]] = render("gallery.html", **gallery, **shared)
-        data["maps-data"] = {"methods": named, "datasets": page_data.fit_to_page(maps, len(named))}
-    # Curves that no metric of the run reads are not computed.
-    if any(curves.datasets for curves in spec.curves):
-        ranks = ranked.set_index("method")["rank"]
-        best = [name for name in ranks[ranks != ""].astype(float).sort_values().index if name not in spec.references]
-        data["curves-data"] = {**page_data.curves(spec, explainers), "best": best[:4], "references": spec.references}
-    pages[spec.files["page"]] = render(
+@dataclass(frozen=True)
+class PageFacts:
+    """Facts of a run that its pages say.
+
+    Attributes
+    ----------
+    page, gallery
+        Paths of the index page and of the page of maps.
+    key
+        Key of the pages.
+    level
+        Coverage of the intervals.
+    references
+        Methods that do not use the model.
+    directions
+        Whether higher is better, by metric.
+    all_metrics
+        Whether all metrics are shown.
+    scored_images, images
+        Numbers of images of the metrics of patch drops, and of those that are shown.
+    rows
+        The name of the rows that are counted as images (`row_names`).
+    independent
+        The unit that counts once in the leaderboard; "" if there is no leaderboard.
+    links
+        Files that the page links to, by ``STAGE.OUTPUT``.
+    """
+
+    page: str
+    gallery: str
+    key: Key
+    level: float
+    references: Collection[str]
+    directions: Mapping[str, bool]
+    all_metrics: bool
+    scored_images: int
+    images: int
+    rows: str
+    independent: str
+    links: Mapping[str, str]
+
+
+def gallery_page(datasets: Sequence[Mapping[str, Any]], explainers: Sequence[MethodSpec]) -> str:
+    """Return the page of maps.
+
+    Parameters
+    ----------
+    datasets
+        The maps of each dataset (`heatproof.report.page.data.maps`).
+    explainers
+        The explainers of the maps.
+    """
+    return render(
+        "gallery.html",
+        title="Attribution maps",
+        datasets=datasets,
+        methods=named_methods(explainers),
+        side=SIDE,
+        **_shared(),
+    )
+
+
+def index_page(
+    facts: PageFacts,
+    tables: Mapping[str, pd.DataFrame],
+    *,
+    data: Mapping[str, Any],
+    figures: Sequence[Mapping[str, Any]],
+    downloads: Sequence[Mapping[str, Any]],
+) -> str:
+    """Return the index page.
+
+    Parameters
+    ----------
+    facts
+        Facts of the run.
+    tables
+        The tables on the page as text, by the names that figures use for them.
+    data
+        Data of the page's script, by the id of its element.
+    figures
+        Name, path, caption and uri of each figure.
+    downloads
+        Name, href, kilobytes and uri of the file of each table.
+    """
+    ranked, alone = ranked_tables(tables)
+    return render(
         "index.html",
         title="Which attribution method can be trusted",
-        spec=spec,
-        rows=_row_names(spec),
+        facts=facts,
+        rows=facts.rows,
         tables={name: table.to_dict("records") for name, table in tables.items()},
         about_baselines=describe_conclusions(tables["baselines_conclusions"])
         if "baselines_conclusions" in tables
         else "",
         ranking=ranking(ranked, alone),
         leaderboard=ranking(tables["leaderboard"]) if "leaderboard" in tables else [],
-        about_metrics=describe_disagreement(tables["scores"], spec) if "scores" in tables else "",
-        side_by_side=side_by_side(tables["idsds_table"], spec.references),
-        figures=[
-            {**vars(figure), "uri": data_uri(verified_bytes(figure.path, listed=False), "image/svg+xml")}
-            for figure in spec.figures
-        ],
+        about_metrics=describe_disagreement(tables["scores"], facts.directions) if "scores" in tables else "",
+        side_by_side=side_by_side(tables["idsds_table"], facts.references),
+        figures=figures,
         claims=group_claims(tables["claims"]) if "claims" in tables else {},
-        downloads=[_download(facts.path, link) for facts in spec.page_tables.values()],
-        link=link,
+        downloads=downloads,
+        link=partial(address, facts.page),
         named=NAMED,
         data=data,
         script="index_script.html",
-        **shared,
+        **_shared(),
         **_library(),
     )
-    for path, page in pages.items():
-        size = len(page.encode())
-        (log.warning if path == spec.files["page"] and size > PAGE_BYTES else log.info)("%s: %d kB", path, size // 1000)
-    shows = [(entry.dataset, spec.images) for entry in spec.datasets]
-    publish(spec, pages, [facts.path for facts in spec.page_tables.values()], shows)
 
 
-def _row_names(spec: ReportPage) -> str:
+def _shared() -> dict[str, Any]:
+    """Return the values that both pages need: the colours of maps, and functions that format numbers."""
+    return {"scale": SCALE, "colours": colours(), "numbers": results}
+
+
+def ranked_tables(tables: Mapping[str, pd.DataFrame]) -> tuple[pd.DataFrame, pd.DataFrame | None]:
+    """Return the ranking of the test cases that the table of scores shows, and that of patch drops if it differs."""
+    return tables.get("ranking", tables["meta_rank"]), tables["meta_rank"] if "ranking" in tables else None
+
+
+def scores_on_page(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return the scores of all metrics, or those of patch drops if the page has no others."""
+    return tables.get("scores", tables["idsds_table"])
+
+
+def best_methods(tables: Mapping[str, pd.DataFrame], references: Collection[str]) -> list[str]:
+    """Return the names of the four best methods that use the model."""
+    ranks = ranked_tables(tables)[0].set_index("method")["rank"]
+    return [name for name in ranks[ranks != ""].astype(float).sort_values().index if name not in references][:4]
+
+
+def named_methods(explainers: Sequence[MethodSpec]) -> list[dict[str, Any]]:
+    """Return the name of each method, and whether it is a reference, which does not use the model."""
+    return [{"method": method.name, "reference": not method.uses_model} for method in all_methods(explainers)]
+
+
+def row_names(specs: Iterable[DatasetSpec]) -> str:
     """Return the name of the rows that are counted as images: images, labels of images or numbers of images."""
-    specs = [entry.dataset for entry in spec.datasets]
     words = dict.fromkeys(ROW_NAMES.get(spec.task, "images") if spec.rows == "label" else "images" for spec in specs)
     return " or ".join(words)
 
@@ -169,26 +234,32 @@ def _library() -> dict[str, Any]:
     return {"library": script, "library_style": style, "itables": version("itables")}
 
 
-def _download(path: str, link: Link) -> dict[str, Any]:
-    size = Path(path).stat().st_size
-    uri = data_uri(verified_bytes(path, listed=False), "text/csv;charset=utf-8") if size <= DOWNLOAD_BYTES else None
-    return {"name": Path(path).name, "uri": uri, "href": link(path), "kilobytes": f"{size / 1000:.1f}"}
-
-
 # ---- scores and ranking ----------------------------------------------------------------------------------------------
 
 
-def leaderboard(table: pd.DataFrame, spec: ReportPage, link: Link) -> dict[str, Any]:
+def cases_of(table: pd.DataFrame) -> list[tuple[str, ...]]:
+    """Return the test cases of a table, in order."""
+    return list(dict.fromkeys(zip(*(table[key] for key in CASE), strict=True)))
+
+
+def leaderboard(
+    table: pd.DataFrame,
+    references: Collection[str],
+    directions: Mapping[str, bool],
+    sources: Mapping[tuple[str, ...], Mapping[str, str]],
+) -> dict[str, Any]:
     """Return the scores of all methods for the page's script.
 
     Parameters
     ----------
     table
         The rows of idsds_table.csv or scores.csv, as text.
-    spec
-        The spec of the job.
-    link
-        Maps the path of a file to its address on the page.
+    references
+        Methods that do not use the model.
+    directions
+        Whether higher is better, by metric.
+    sources
+        ``href`` and ``key`` of the manifest of the scores of each test case.
 
     Returns
     -------
@@ -200,18 +271,16 @@ def leaderboard(table: pd.DataFrame, spec: ReportPage, link: Link) -> dict[str, 
     """
     counts = ["rank", "n_images", "n_undefined"]
     scored = table.assign(**table[[*SCORE_AND_INTERVAL, *counts]].apply(pd.to_numeric))
-    scored["above"] = above_reference(scored, spec.references, spec.directions)
+    scored["above"] = above_reference(scored, references, directions)
     ends = scored.groupby("metric")[SCORE_AND_INTERVAL]
     low, high = ends.min().min(axis=1).clip(upper=0).fillna(0), ends.max().max(axis=1).clip(lower=0).fillna(0)
     # Six digits are enough to sort and draw numbers.
     ranges = dict(zip(low.index, page_data.rounded_lists(np.stack([low, high], axis=1), 6), strict=True))
     cases = []
-    for case in dict.fromkeys(zip(*(scored[key] for key in CASE), strict=True)):
+    for case in cases_of(scored):
         names = dict(zip(CASE, case, strict=True))
-        manifest, metric = spec.results.scores_manifest.format(**names), names["metric"]
-        of = {"higher": spec.directions[metric], "range": ranges[metric]}
-        key = (read_checksummed(manifest) or {}).get("key") or ""
-        cases.append({**names, **of, "href": link(manifest), "key": key})
+        of = {"higher": directions[names["metric"]], "range": ranges[names["metric"]]}
+        cases.append({**names, **of, **sources[case]})
     places = scored.groupby(CASE, sort=False).ngroup()
     values = page_data.rounded_lists(scored[[*SCORE_AND_INTERVAL, "above", *counts]].to_numpy(), 6)
     gaps = scored["gap"] if "gap" in scored else [""] * len(scored)
@@ -219,9 +288,9 @@ def leaderboard(table: pd.DataFrame, spec: ReportPage, link: Link) -> dict[str, 
     return {"cases": cases, "rows": [[case_number, method, *row, gap] for case_number, method, row, gap in facts]}
 
 
-def describe_disagreement(table: pd.DataFrame, spec: ReportPage) -> str:
+def describe_disagreement(table: pd.DataFrame, directions: Mapping[str, bool]) -> str:
     """Describe which metrics of scores.csv disagree about the order of the methods, and what to do about it."""
-    scores = table.assign(score=pd.to_numeric(table["score"]), higher_is_better=table["metric"].map(spec.directions))
+    scores = table.assign(score=pd.to_numeric(table["score"]), higher_is_better=table["metric"].map(directions))
     return disagreement(scores)
 
 
@@ -267,39 +336,26 @@ def side_by_side(table: pd.DataFrame, references: Collection[str]) -> dict[Any, 
 # ---- provenance ------------------------------------------------------------------------------------------------------
 
 
-def manifests(spec: ReportPage) -> Iterator[tuple[str, str, str, int]]:
-    """Yield the kind, the name and the path of each manifest, and the number of its shards.
+class ManifestOnPage(NamedTuple):
+    """A manifest behind the page: the kind and the name of what it describes, its path, and its content."""
 
-    The order is from the tables back to the images. A store is yielded once, with its path without ending and the
-    number of its shards; other manifests have 0 shards.
-    """
-    for facts in spec.page_tables.values():
-        yield "table", Path(facts.path).name, facts.manifest, 0
-    for entry in spec.datasets:
-        name = entry.dataset.name
-        for network in entry.networks:
-            where = network.where
-            of = " · ".join(map(str, where.values()))
-            for metric in network.scored_metrics:
-                scores = spec.results.scores_manifest.format(**where, metric=metric)
-                yield "scores", f"{of} · {metric}", scores, 0
-            for explainer in spec.explainers:
-                whose = of if explainer.uses_model else name
-                yield "maps", f"{whose} · {explainer.name}", maps_base(spec.results, where, explainer), spec.shards
-                for response in (curves for curves in spec.curves if name in curves.datasets):
-                    base = spec.results.store("curves").format(
-                        **where, explainer=explainer.name, response=response.name
-                    )
-                    yield "curves", f"{of} · {explainer.name} · {response.name}", base, response.shards
-            for grid, baseline in network.grids:
-                base = spec.results.drops.format(**where, grid=grid, baseline=baseline)
-                yield "patch drops", f"{of} · grid {grid}, {baseline}", base, spec.drop_shards
-            yield "weights", of, spec.results.weights_manifest.format(**where), 0
-        yield "dataset", name, entry.dataset.manifest, 0
+    kind: str
+    name: str
+    path: str
+    manifest: Mapping[str, Any]
 
 
-def provenance(spec: ReportPage, link: Link) -> dict[str, Any]:
+def provenance(manifests: Iterable[ManifestOnPage], seed: int, link: Link) -> dict[str, Any]:
     """Return the facts of all manifests behind the page.
+
+    Parameters
+    ----------
+    manifests
+        The manifests.
+    seed
+        The seed of the results whose manifests name none.
+    link
+        Maps the path of a file to its address on the page.
 
     Returns
     -------
@@ -309,18 +365,12 @@ def provenance(spec: ReportPage, link: Link) -> dict[str, Any]:
     """
     rows: list[list[Any]] = []
     versions: Counter[str] = Counter()
-    # Reference maps are listed once, although they are shared by all networks of a dataset.
-    for what, of, path, shards in dict.fromkeys(manifests(spec)):
-        if shards:
-            manifest, path = read_shard(path, 0), f"{path}.0.json"
-            of += f" (first of {shards} shards)" if shards > 1 else ""
-        else:
-            manifest = require_manifest(path) if os.path.exists(path) else {}
+    for kind, name, path, manifest in manifests:
         made_by = manifest.get("made_by", {})
         keys = [manifest.get("key") or "", *Key.of(manifest)]
         images = manifest["images"][1] if "images" in manifest else None
-        seed, device = made_by.get("seed", spec.seed), manifest.get("device") or ""
-        rows.append([what, of, link(path), path, *keys, seed, images, device])
+        device = manifest.get("device") or ""
+        rows.append([kind, name, link(path), path, *keys, made_by.get("seed", seed), images, device])
         if "versions" in manifest:
             versions[json.dumps(manifest["versions"], sort_keys=True)] += 1
     distinct = [{"libraries": json.loads(libraries), "count": count} for libraries, count in versions.items()]

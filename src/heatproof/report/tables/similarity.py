@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,21 +13,15 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from heatproof.core.tasks import task_provides
-from heatproof.datasets.checks import open_dataset
 from heatproof.metrics.arrays import spearman_rows
 from heatproof.metrics.bootstrap import summarise
 from heatproof.report.figures.drawing import new_figure, panel_axes, plain_style
 from heatproof.report.figures.pictures import channels_last, describe_channels
-from heatproof.store.manifest import read_shard
-from heatproof.store.rows import rows_of_store
-from heatproof.store.stored_maps import stored_maps
-from heatproof.store.zarr_store import open_store, read
-from heatproof.workflow.plan.paths import PRETRAINED, NetworkName, layer_and_channel
-from heatproof.workflow.stages._results import publish
 
 if TYPE_CHECKING:
     from heatproof.core.dataset import Dataset
-    from heatproof.workflow.stages.similarity import ComparedNetworks, Similarity
+    from heatproof.core.methods import MethodSpec
+    from heatproof.store.rows import ScoredRows
 
 PAIR_COLUMNS = ["dataset", "pair", "model", "weights", "other_model", "other_weights"]
 COLUMNS = [*PAIR_COLUMNS, "quantity", "explainer", "map", "layer", "value", "ci_low", "ci_high", "n", "chance"]
@@ -37,31 +31,92 @@ TOP_IMAGES = 9
 CHANNELS_PER_LAYER = 3
 
 
-def similarity(spec: Similarity) -> None:
-    """Write the table of `similarity_table`, its figure, and the figure of the most exciting images of channels."""
-    table = similarity_table(spec)
-    contents: dict[str, Any] = {"output": table, "figure": draw_similarity(table), "exciting": draw_exciting(spec)}
-    shows = [(entry.dataset, spec.images) for entry in spec.datasets]
-    publish(spec, {spec.files[name]: content for name, content in contents.items()}, _manifests(spec), shows)
+# Networks are compared by identity, because arrays have no truth value.
+@dataclass(frozen=True, eq=False)
+class ComparedNetwork:
+    """A network that is compared with others.
+
+    Attributes
+    ----------
+    model, weights
+        Its names.
+    outputs
+        For the intact images ``logit``, ``log_probability``, ``predicted`` and ``probability`` (rows,), and ``right``,
+        1 where the decision is right.
+    has_channels
+        Whether the network has channels that are compared.
+    read_layers
+        Returns the activations (N, channels) of the images with these ids, of each layer that the config names, or of
+        the CAM layer as ``""``.
+    read_maps
+        Returns the maps (rows, maps, H, W) by an explainer; None if it is not applicable. Maps and activations of all
+        networks may not fit into memory, so that they are read when they are compared.
+    """
+
+    model: str
+    weights: str
+    outputs: Mapping[str, np.ndarray]
+    has_channels: bool
+    read_layers: Callable[[Sequence[str]], dict[str, np.ndarray]]
+    read_maps: Callable[[str], np.ndarray | None]
 
 
-def _manifests(spec: Similarity) -> list[str]:
-    """Return the manifests of all stores that are read."""
-    bases = list(spec.drops.values())
-    for net in (NetworkName(*name.split("/")) for name in spec.drops):
-        bases += [_channel_store(spec, net), *(_map_store(spec, net, explainer.name) for explainer in spec.explainers)]
-    return [f"{base}.{shard}.json" for base in bases for shard in range(spec.shards)]
+@dataclass(frozen=True)
+class Pair:
+    """Two networks that are compared, ``finetuning`` or ``unrelated``."""
+
+    kind: str
+    network: ComparedNetwork
+    other: ComparedNetwork
+
+    @property
+    def has_channels(self) -> bool:
+        """Whether both networks have channels."""
+        return self.network.has_channels and self.other.has_channels
 
 
-def similarity_table(spec: Similarity) -> pd.DataFrame:
+@dataclass(frozen=True)
+class ComparedDataset:
+    """A dataset with the pairs of its networks.
+
+    Attributes
+    ----------
+    name
+        Its name.
+    pairs
+        The pairs of networks.
+    rows
+        The meaning of the rows of outputs and maps.
+    image_ids
+        Ids of the compared images.
+    open
+        Opens the dataset, for the images that are drawn.
+    """
+
+    name: str
+    pairs: Sequence[Pair]
+    rows: ScoredRows
+    image_ids: Sequence[str]
+    open: Callable[[], Dataset]
+
+
+def similarity_table(
+    datasets: Iterable[ComparedDataset], explainers: Sequence[MethodSpec], images: int, **resampling: Any
+) -> pd.DataFrame:
     """Compare networks before and after finetuning, and pairs of unrelated networks as a yardstick.
 
     The comparison follows Hesse et al. 2024, section 4.1, network similarity.
 
     Parameters
     ----------
-    spec
-        The spec of the job.
+    datasets
+        The datasets with the pairs of networks.
+    explainers
+        The explainers whose maps are compared.
+    images
+        Number of images that are compared.
+    resampling
+        Settings of the bootstrap intervals, as of `summarise`.
 
     Returns
     -------
@@ -86,31 +141,22 @@ def similarity_table(spec: Similarity) -> pd.DataFrame:
           have no counterpart and are paired by their order; ``layer`` then has both names.
     """
     rows = []
-    for entry in spec.datasets:
-        for kind, network, other in _pairs(entry):
-            where = dict(zip(PAIR_COLUMNS, (network.dataset, kind, *network[1:], *other[1:]), strict=True))
-            for record in _compared(spec, network, other):
+    for dataset in datasets:
+        for pair in dataset.pairs:
+            names = (dataset.name, pair.kind, pair.network.model, pair.network.weights, pair.other.model)
+            where = dict(zip(PAIR_COLUMNS, (*names, pair.other.weights), strict=True))
+            for record in _compared(pair, dataset, explainers, images):
                 values = np.asarray(record.pop("values"), dtype=np.float64)
-                summary = summarise(values[None], **spec.resampling)
+                summary = summarise(values[None], **resampling)
                 rows.append({**where, **record, **{name: of[0] for name, of in summary.items()}})
     return pd.DataFrame(rows).rename(columns={"mean": "value", "n_images": "n"}).reindex(columns=COLUMNS)
 
 
-def _pairs(entry: ComparedNetworks) -> Iterator[tuple[str, NetworkName, NetworkName]]:
-    """Yield the pairs of networks of a dataset that are compared."""
-    models = {model: weights for model, weights in entry.models.items() if PRETRAINED in weights}
-    base = [NetworkName(entry.dataset.name, model, PRETRAINED) for model in models]
-    for network in base:
-        finetuned = (network._replace(weights=name) for name in models[network.model] if name != PRETRAINED)
-        yield from (("finetuning", network, other) for other in finetuned)
-    yield from (("unrelated", network, other) for network, other in itertools.combinations(base, 2))
-
-
-def _compared(spec: Similarity, network: NetworkName, other: NetworkName) -> Iterator[dict[str, Any]]:
-    # The ids of one store. Every other store is read by ids and refuses others.
-    ids = open_store(_drops(spec, network) + ".zarr").image_ids[: spec.images]
-    first, second = (_intact_outputs(spec, net, ids) for net in (network, other))
-    rows = rows_of_store(_drops(spec, network) + ".zarr", len(ids))
+def _compared(
+    pair: Pair, dataset: ComparedDataset, explainers: Sequence[MethodSpec], images: int
+) -> Iterator[dict[str, Any]]:
+    networks, rows = (pair.network, pair.other), dataset.rows
+    first, second = (network.outputs for network in networks)
     has_answers = task_provides(rows.task, "decision")
     if has_answers:
         yield {
@@ -122,25 +168,29 @@ def _compared(spec: Similarity, network: NetworkName, other: NetworkName) -> Ite
         answer = "predicted" if rows.has_classes else "right"
         yield {"quantity": "disagreement", "values": rows.mean_by_image(first[answer] != second[answer])}
         yield {"quantity": "accuracy_change", "values": rows.mean_by_image(second["right"] - first["right"])}
-    for explainer in spec.explainers:
-        bases = [_map_store(spec, net, explainer.name) for net in (network, other)]
-        if any(read_shard(base, 0)["gap"] for base in bases):
+    for explainer in explainers:
+        maps = []
+        for network in networks:
+            values = network.read_maps(explainer.name)
+            if values is None:
+                break
+            maps.append(values)
+        if len(maps) < len(networks):
             continue
-        maps = [stored_maps(f"{base}.zarr", 0, len(ids), ids).values for base in bases]
         for index, name in enumerate(explainer.map_names):
             flat = [values[:, index].reshape(len(values), -1) for values in maps]
             labels = {"explainer": explainer.name, "map": name}
             apart = np.abs(_scaled(flat[0]) - _scaled(flat[1])).mean(1)
             yield {"quantity": "maps", **labels, "values": rows.mean_by_image(apart)}
             yield {"quantity": "map_ranks", **labels, "values": rows.mean_by_image(spearman_rows(*flat))}
-    if _have_channels(spec, network, other):
-        most = min(TOP_IMAGES, spec.images // 2)
+    if pair.has_channels:
+        most = min(TOP_IMAGES, images // 2)
         # Layers of unrelated networks have no counterpart and are paired by their order.
-        layers = (_layers(spec, net, ids).items() for net in (network, other))
+        layers = (network.read_layers(dataset.image_ids).items() for network in networks)
         for (layer, first_of), (other_layer, second_of) in zip(*layers, strict=False):
             both = " / ".join(dict.fromkeys((layer, other_layer)))
-            values = shared_images(first_of, second_of, most)
-            yield {"quantity": "exciting", "layer": both or None, "values": values, "chance": most / spec.images}
+            shared = shared_images(first_of, second_of, most)
+            yield {"quantity": "exciting", "layer": both or None, "values": shared, "chance": most / images}
 
 
 def shared_images(first: np.ndarray, second: np.ndarray, most: int = TOP_IMAGES) -> np.ndarray:
@@ -175,41 +225,6 @@ def _alive(*activations: np.ndarray) -> np.ndarray:
 def _scaled(maps: np.ndarray) -> np.ndarray:
     largest = np.abs(maps).max(1, keepdims=True).astype(np.float64)
     return np.divide(maps, largest, out=np.full(maps.shape, np.nan), where=largest > 0)
-
-
-def _intact_outputs(spec: Similarity, net: NetworkName, ids: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the outputs of a network for the intact images, and where its decision is right."""
-    names = ("logit", "log_probability", "predicted", "target_rank")
-    outputs = {name: read(_drops(spec, net) + ".zarr", name, 0, len(ids), ids)[:, 0] for name in names}
-    rows = rows_of_store(_drops(spec, net) + ".zarr", len(ids))
-    right = outputs["target_rank"] < 1 if rows.has_classes else outputs["logit"] > 0
-    return {**outputs, "probability": np.exp(outputs["log_probability"]), "right": right.astype(float)}
-
-
-def _layers(spec: Similarity, net: NetworkName, ids: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the activations (N, channels) of each layer that the config names, or of the CAM layer as ``""``."""
-    store = _channel_store(spec, net) + ".zarr"
-    activations = read(store, "activation", 0, len(ids), ids)
-    if not spec.channels:
-        return {"": activations}
-    names = np.array([layer_and_channel(name)[0] for name in open_store(store).coordinates["channel"]])
-    return {str(layer): activations[:, names == layer] for layer in dict.fromkeys(names.tolist())}
-
-
-def _channel_store(spec: Similarity, net: NetworkName) -> str:
-    return spec.results.store("channels").format(**net._asdict())
-
-
-def _map_store(spec: Similarity, net: NetworkName, explainer: str) -> str:
-    return spec.results.maps.format(**net._asdict(), explainer=explainer)
-
-
-def _drops(spec: Similarity, net: NetworkName) -> str:
-    return spec.drops["/".join(net)]
-
-
-def _have_channels(spec: Similarity, *nets: NetworkName) -> bool:
-    return not any(read_shard(_channel_store(spec, net), 0)["gap"] for net in nets)
 
 
 @plain_style
@@ -249,7 +264,9 @@ def draw_similarity(table: pd.DataFrame) -> Figure:
 
 
 @plain_style
-def draw_exciting(spec: Similarity) -> Figure:
+def draw_exciting(
+    datasets: Iterable[ComparedDataset], channels: Sequence[tuple[str, int | None]], images: int
+) -> Figure:
     """Draw the most exciting images of some channels, before and after finetuning (Hesse et al. 2024, appendix A).
 
     Channels that the config names are drawn for every model that has them. For a named layer, these are three channels
@@ -259,8 +276,12 @@ def draw_exciting(spec: Similarity) -> Figure:
 
     Parameters
     ----------
-    spec
-        The spec of the job.
+    datasets
+        The datasets with the pairs of networks.
+    channels
+        Layer and channel that the config names; the channel is None for a layer.
+    images
+        Number of images that are compared.
 
     Returns
     -------
@@ -268,28 +289,35 @@ def draw_exciting(spec: Similarity) -> Figure:
         A figure without axes if no pair of networks has channels.
     """
     rows: list[_ChannelRow] = []
-    for entry in spec.datasets:
-        pairs = [pair for pair in _pairs(entry) if _have_channels(spec, *pair[1:])]
-        finetuned = {
-            network.model: (network, other) for kind, network, other in reversed(pairs) if kind == "finetuning"
-        }
-        finetuned_pairs = [finetuned[model] for model in entry.models if model in finetuned]
-        if not finetuned_pairs or (rows and not spec.channels):
+    for dataset in datasets:
+        pairs = [pair for pair in dataset.pairs if pair.has_channels]
+        # The first finetuned weights of each model.
+        finetuned: dict[str, list[ComparedNetwork]] = {}
+        for pair in pairs:
+            if pair.kind == "finetuning":
+                finetuned.setdefault(pair.network.model, [pair.network, pair.other])
+        if not finetuned or (rows and not channels):
             continue
-        opened = open_dataset(entry.dataset)
-        ids = opened.splits["evaluation"].ids[: spec.images]
+        opened = dataset.open()
+        ids = opened.splits["evaluation"].ids[:images]
         # Images are read one by one when they are drawn, because all of them may not fit into memory.
-        images = partial(_image, opened)
-        if spec.channels:
-            rows += [row for nets in finetuned_pairs for row in _named_rows(spec, list(nets), ids, images)]
+        read = partial(_image, opened)
+        if channels:
+            rows += [row for networks in finetuned.values() for row in _named_rows(networks, ids, channels, read)]
         else:
-            unrelated = next(
-                (pair for kind, *pair in pairs if kind == "unrelated" and finetuned_pairs[0][0] in pair), []
-            )
-            nets = [*finetuned_pairs[0], *(net for net in unrelated if net != finetuned_pairs[0][0])]
-            active = [_layers(spec, net, ids)[""] for net in nets]
-            rows += _rows_of(nets, active, "", _spread(active), images)
-    return _draw_rows(rows, min(TOP_IMAGES, spec.images // 2)) if rows else Figure()
+            networks = next(iter(finetuned.values()))
+            networks += _unrelated(networks[0], pairs)
+            active = [network.read_layers(ids)[""] for network in networks]
+            rows += _rows_of(networks, active, "", _spread(active), read)
+    return _draw_rows(rows, min(TOP_IMAGES, images // 2)) if rows else Figure()
+
+
+def _unrelated(network: ComparedNetwork, pairs: Sequence[Pair]) -> list[ComparedNetwork]:
+    """Return the first network that is compared with a network as unrelated to it; [] if there is none."""
+    for pair in pairs:
+        if pair.kind == "unrelated" and network in (pair.network, pair.other):
+            return [pair.network if pair.other is network else pair.other]
+    return []
 
 
 def _image(dataset: Dataset, index: int) -> np.ndarray:
@@ -305,15 +333,18 @@ class _ChannelRow(NamedTuple):
 
 
 def _named_rows(
-    spec: Similarity, nets: list[NetworkName], ids: Sequence[str], images: Callable[[int], np.ndarray]
+    networks: Sequence[ComparedNetwork],
+    ids: Sequence[str],
+    channels: Sequence[tuple[str, int | None]],
+    images: Callable[[int], np.ndarray],
 ) -> Iterator[_ChannelRow]:
     """Yield the rows of the channels that the config names, as far as the networks have them, in its order."""
-    layers = [_layers(spec, net, ids) for net in nets]
-    for layer, channel in map(layer_and_channel, spec.channels):
+    layers = [network.read_layers(ids) for network in networks]
+    for layer, channel in channels:
         if layer in layers[0]:
             active = [of[layer] for of in layers]
             chosen = _spread(active) if channel is None else [channel] if channel < active[0].shape[1] else []
-            yield from _rows_of(nets, active, layer, chosen, images)
+            yield from _rows_of(networks, active, layer, chosen, images)
 
 
 def _spread(active: Sequence[np.ndarray]) -> Sequence[int]:
@@ -327,7 +358,7 @@ def _spread(active: Sequence[np.ndarray]) -> Sequence[int]:
 
 
 def _rows_of(
-    nets: Sequence[NetworkName],
+    networks: Sequence[ComparedNetwork],
     active: Sequence[np.ndarray],
     layer: str,
     chosen: Sequence[int],
@@ -335,9 +366,9 @@ def _rows_of(
 ) -> list[_ChannelRow]:
     of = f"{layer}\n" if layer else ""
     return [
-        _ChannelRow(f"{of}channel {channel}\n{net.model}\n{net.weights}", values[:, channel], images)
+        _ChannelRow(f"{of}channel {channel}\n{network.model}\n{network.weights}", values[:, channel], images)
         for channel in chosen
-        for net, values in zip(nets, active, strict=True)
+        for network, values in zip(networks, active, strict=True)
     ]
 
 

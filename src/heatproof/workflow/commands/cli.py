@@ -179,9 +179,9 @@ def _throughput(text: str) -> tuple[str, float]:
 
 def show(output: str, methods: list[str] | None, **options: Any) -> str:
     """Draw maps of an image, and return the path of the figure."""
-    from heatproof.report.figures import map_figure
+    from heatproof.workflow.commands import show_maps
 
-    map_figure.show(**options, methods=methods or None, output=output)
+    show_maps.show(**options, methods=methods or None, output=output)
     return output
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Stands for the model and for the weights in the path of maps that do not use the model.
-NO_MODEL = "no_model"
+from heatproof.core.methods import NO_MODEL
+
 _NETWORK = "{dataset}/{model}/{weights}"
 
 

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, Literal
 
 from heatproof.core.input_facts import InputFacts
+from heatproof.core.methods import NO_MODEL
 from heatproof.core.provenance import Key, as_json, key_of
 from heatproof.core.specs import NO_KEY, DatasetSpec, Runtime
 from heatproof.core.tasks import EXCLUSIVE, LOSSES
@@ -17,7 +18,6 @@ from heatproof.metrics.responses.patches import Patches
 from heatproof.models.registry import ModelSpec
 from heatproof.store.manifest import read_checksummed
 from heatproof.store.source_files import data_root, is_there
-from heatproof.workflow.plan.folder import NO_MODEL
 from heatproof.workflow.plan.metrics import MetricChoice
 from heatproof.workflow.plan.paths import Case, NetworkName
 from heatproof.workflow.plan.selection import Selection

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.core.provenance import Key
@@ -15,6 +14,7 @@ from heatproof.workflow.stages.score import Score, inputs_of
 
 if TYPE_CHECKING:
     from heatproof.core.specs import Runtime
+    from heatproof.report.figures.metric_curves import ScoredMetric
     from heatproof.workflow.plan.paths import Case, NetworkName
     from heatproof.workflow.plan.plan import Plan
 
@@ -46,7 +46,6 @@ class MetricCurves(Report):
     """
 
     message = "curves of metrics"
-    code = ("heatproof.report.figures.metric_curves",)
     manifest_path = "figures/curves/{dataset}/{model}/{weights}.json"
     outputs = report_outputs(
         "Metrics",
@@ -88,8 +87,37 @@ class MetricCurves(Report):
         """The modules whose code the job can run, including those of the metrics."""
         return [*super().modules, *dict.fromkeys(score.module for score in self.scores)]
 
-    def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return the function that writes the figure and the table."""
-        from heatproof.report.figures.metric_curves import metric_curves
+    def run(self, runtime: Runtime) -> None:
+        """Write the figure and the table."""
+        from heatproof.report.figures.metric_curves import curve_table, draw_metric_curves, line_styles
+        from heatproof.workflow.stages._results import publish
 
-        return partial(metric_curves, self)
+        table = curve_table(self.network, [_scored_metric(score) for score in self.scores])
+        lines = line_styles(self.scores[0].explainers, self.references)
+        dataset, model, weights = self.network
+        figure = draw_metric_curves(table, lines, f"{model}, {weights} ({dataset})")
+        contents = {self.files["figure"]: figure, self.files["table"]: table}
+        publish(self, contents, [score.manifest for score in self.scores])
+
+
+def _scored_metric(score: Score) -> ScoredMetric:
+    """Return a metric with the curves behind its scores, which are computed again from stored inputs."""
+    from heatproof.core.sequences import Perturbation
+    from heatproof.core.tasks import task_provides
+    from heatproof.jobs.score import stored_curves
+    from heatproof.report.figures.metric_curves import ScoredMetric, output_name
+    from heatproof.store.rows import rows_of_store
+
+    has_probability = task_provides(rows_of_store(score.drops + ".zarr", 0).task, "probability")
+    return ScoredMetric(
+        name=score.case.metric,
+        kind=score.kind,
+        output=output_name(score.options.get("output"), has_probability),
+        higher_is_better=score.higher_is_better,
+        sequences={
+            argument: Perturbation.from_settings(curves.response.settings)
+            for argument, curves in score.responses.items()
+            if curves.response.kind == "curves"
+        },
+        scores=stored_curves(score),
+    )

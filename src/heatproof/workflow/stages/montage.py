@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.core.methods import MethodSpec
@@ -52,7 +51,6 @@ class Montage(Report):
     """
 
     message = "montages of maps"
-    code = ("heatproof.report.figures.montage",)
     manifest_path = "figures/montage.json"
 
     images: int
@@ -92,8 +90,32 @@ class Montage(Report):
         maps = map_files(plan, [case.network for case in cases], spec.images, plan.explainers)
         return spec, [*maps, *plan.score_files(cases)]
 
-    def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return the function that draws the montages."""
-        from heatproof.report.figures.montage import montage
+    def run(self, runtime: Runtime) -> None:
+        """Draw the montage of every network."""
+        from heatproof.core.methods import without_equal_maps
+        from heatproof.datasets.checks import open_dataset
+        from heatproof.report.figures.montage import draw_montage, order_of_rows
+        from heatproof.report.results import CASE, save
+        from heatproof.workflow.stages._results import publish
+        from heatproof.workflow.stages._shown_maps import image_scores, read_maps
 
-        return partial(montage, self)
+        outputs, files = [], []
+        for case in self.cases:
+            where = dict(zip(CASE, case, strict=True))
+            dataset = open_dataset(self.datasets[where["dataset"]])
+            ids = dataset.splits["evaluation"].ids[: self.images]
+            scores = image_scores(self.results, where, ids)
+            read = {
+                method.name: read_maps(self.results, where, explainer, method, ids)
+                for explainer in without_equal_maps(self.explainers, set(scores.index.get_level_values("method")))
+                for method in explainer.methods
+            }
+            maps = {name: values for name, values in read.items() if not isinstance(values, str)}
+            means, scores_of_images = order_of_rows(scores, [*maps], ids)
+            title = "{dataset} · {model} ({weights}): {metric} of each map, and its mean over all images"
+            images = dataset.images("evaluation", 0, self.images)
+            files.append(self.results.scores.format(**where))
+            outputs.append(self.files["{dataset}/{model}".format_map(where)])
+            # Written at once, because the figures of all networks may not fit into memory.
+            save(draw_montage(images, maps, means, scores_of_images, title.format_map(where)), outputs[-1])
+        publish(self, dict.fromkeys(outputs), files, [(dataset, self.images) for dataset in self.datasets.values()])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.core.provenance import Key
@@ -30,7 +28,6 @@ class Overview(Report):
     """
 
     message = "figure of all metrics"
-    code = ("heatproof.report.figures.overview",)
     manifest_path = "figures/overview/manifest.json"
     outputs = report_outputs(
         "Metrics",
@@ -62,8 +59,13 @@ class Overview(Report):
         spec = cls(scores=table_spec.files["scores"], kinds=dual if len(dual) == 2 else {}, upstream=table_spec.key)
         return spec, [spec.scores, table_spec.manifest]
 
-    def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return the function that writes tables, figures and captions."""
+    def run(self, runtime: Runtime) -> None:
+        """Write tables, figures and captions."""
         from heatproof.report.figures.overview import overview
+        from heatproof.report.results import read_table
+        from heatproof.workflow.stages._results import publish
 
-        return partial(overview, self)
+        scores = read_table(self.scores)
+        scores["higher_is_better"] = scores["higher_is_better"] == "True"
+        contents = overview(scores, self.kinds, self.files)
+        publish(self, {self.files[name]: content for name, content in contents.items()}, [self.scores])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.core.methods import MethodSpec
@@ -12,7 +10,7 @@ from heatproof.core.provenance import Key
 from heatproof.core.specs import DatasetSpec
 from heatproof.metrics.responses.patches import Patches
 from heatproof.metrics.responses.subsets import Channels
-from heatproof.workflow.plan.paths import response_files
+from heatproof.workflow.plan.paths import layer_and_channel, response_files
 from heatproof.workflow.plan.stage import JobGraph, Report, report_outputs, stage
 from heatproof.workflow.stages.attribute import maps_of
 from heatproof.workflow.stages.methods import all_metrics, dataset_files, map_files
@@ -50,7 +48,6 @@ class Similarity(Report):
     """
 
     message = "similarity of networks"
-    code = ("heatproof.report.tables.similarity",)
     manifest_path = "similarity/similarity.json"
     outputs = report_outputs(
         "Networks",
@@ -105,8 +102,15 @@ class Similarity(Report):
         )
         return spec, inputs + map_files(plan, networks, images, plan.model_explainers)
 
-    def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return the function that writes the table and its figures."""
-        from heatproof.report.tables.similarity import similarity
+    def run(self, runtime: Runtime) -> None:
+        """Write the table and its figures."""
+        from heatproof.report.tables.similarity import draw_exciting, draw_similarity, similarity_table
+        from heatproof.workflow.stages._compared_networks import compared_datasets, manifests_read
+        from heatproof.workflow.stages._results import publish
 
-        return partial(similarity, self)
+        datasets = compared_datasets(self)
+        table = similarity_table(datasets, self.explainers, self.images, **self.resampling)
+        exciting = draw_exciting(datasets, [layer_and_channel(name) for name in self.channels], self.images)
+        contents = {"output": table, "figure": draw_similarity(table), "exciting": exciting}
+        shows = [(entry.dataset, self.images) for entry in self.datasets]
+        publish(self, {self.files[name]: content for name, content in contents.items()}, manifests_read(self), shows)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.core.methods import MethodSpec
@@ -65,7 +64,6 @@ class Sorting(Report):
     """
 
     message = "maps sorted by each metric"
-    code = ("heatproof.report.figures.sorting",)
     manifest_path = "figures/sorting.json"
 
     images: int
@@ -117,8 +115,42 @@ class Sorting(Report):
         maps = map_files(plan, [network for network, _ in chosen], spec.images, plan.explainers)
         return spec, [*maps, *plan.score_files(cases)]
 
-    def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return the function that draws the figures."""
-        from heatproof.report.figures.sorting import sorting
+    def run(self, runtime: Runtime) -> None:
+        """Draw the figure of every network."""
+        from heatproof.core.methods import without_equal_maps
+        from heatproof.datasets.checks import open_dataset
+        from heatproof.report.figures.pictures import label_of
+        from heatproof.report.figures.sorting import draw_sorting, index_of_most_scored, scores_of_image
+        from heatproof.report.results import save
+        from heatproof.workflow.stages._results import publish
+        from heatproof.workflow.stages._shown_maps import image_scores, read_maps
 
-        return partial(sorting, self)
+        outputs, files = [], []
+        for network in self.networks:
+            where = network.where
+            dataset = open_dataset(self.datasets[where["dataset"]])
+            ids = dataset.splits["evaluation"].ids[: self.images]
+            scores = {
+                metric: image_scores(self.results, {**where, "metric": metric}, ids) for metric in network.metrics
+            }
+            files += [self.results.scores.format(**where, metric=metric) for metric in network.metrics]
+            number = index_of_most_scored(scores, ids)
+            scored = {name for of in scores.values() for name in of.index.get_level_values("method")}
+            maps = {}
+            for explainer in without_equal_maps(self.explainers, scored):
+                for method in explainer.methods:
+                    values = read_maps(self.results, where, explainer, method, ids)
+                    if not isinstance(values, str):
+                        maps[method.name] = values[number]
+            # A metric that is not applicable reads no maps.
+            applied = [metric for metric, of in scores.items() if of.notna().any()]
+            drawn = self.magnitudes.counted_methods([*maps], *applied)
+            title = (
+                "{dataset} · {model} ({weights})".format_map(where) + f": {ids[number]}, {label_of(dataset, number)}"
+            )
+            image = dataset.images("evaluation", number, number + 1)[0]
+            table = scores_of_image(scores, drawn, ids[number])
+            outputs.append(self.files["{dataset}/{model}".format_map(where)])
+            # Written at once, because the figures of all networks may not fit into memory.
+            save(draw_sorting(image, {name: maps[name] for name in drawn}, table, self.directions, title), outputs[-1])
+        publish(self, dict.fromkeys(outputs), files, [(dataset, self.images) for dataset in self.datasets.values()])

@@ -1,10 +1,9 @@
-"""The jobs that draw the figures of tables, and the job that writes the index page and the page of maps."""
+"""The job that writes the index page and the page of maps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,11 +22,10 @@ from heatproof.workflow.plan.stage import (
     JobGraph,
     Output,
     Report,
-    Wildcards,
-    plain_outputs,
     report_outputs,
     stage,
 )
+from heatproof.workflow.stages.figure import Figure, figures_of, tables_of
 from heatproof.workflow.stages.methods import (
     all_metrics,
     dataset_files,
@@ -45,101 +43,6 @@ if TYPE_CHECKING:
 
 # Largest number of scores below a map.
 MOST_SCORES_PER_MAP = 2
-
-
-def tables_of(plan: Plan) -> dict[str, tuple[str, str]]:
-    """Return the tables that figures and the page read: the stage and the output of each table, by name.
-
-    Claims and the ranking of all test cases are included only if all metrics are, because most claims need more than
-    patch drops.
-    """
-    requested = {
-        name: kind
-        for name, kind in STAGES.items()
-        if kind.tables and kind.is_requested(plan) and [*kind.all_wildcards(plan)]
-    }
-    return {table: (name, output) for name, kind in requested.items() for table, output in kind.tables.items()}
-
-
-def figures_of(plan: Plan) -> list[str]:
-    """Return the names of the figures whose tables are all part of the run."""
-    there = tables_of(plan).keys()
-    return [name for name, entry in sorted(FIGURES.items()) if {entry.reads, *entry.also_reads} <= there]
-
-
-@dataclass(frozen=True)
-class ReadTable:
-    """A table that a figure reads, with its key."""
-
-    table: str
-    upstream: Key
-
-
-@stage("figure")
-class Figure(Report):
-    """The spec of a job that draws a figure of one table.
-
-    Attributes
-    ----------
-    figure, module
-        The name of the figure, and the module that draws it.
-    plain
-        Grid and baseline of the finetuning, in words.
-    read
-        The table.
-    further
-        Further tables that the figure reads, by name.
-    """
-
-    message = "figure"
-    code = ("heatproof.report.results",)
-    manifest_path = "figures/{figure}.figure.json"
-    outputs = report_outputs(
-        "Scores",
-        "figure of one table",
-        "Values of one table of the run with their intervals; the axes say which direction is better.",
-        svg="figures/{figure}.svg",
-    ) | plain_outputs(png="figures/{figure}.png")
-
-    figure: str
-    module: str
-    plain: str
-    read: ReadTable
-    further: dict[str, ReadTable] = field(default_factory=dict)
-
-    @classmethod
-    def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
-        """Return the wildcards of the figures whose tables are all part of the run."""
-        return [{"figure": name} for name in figures_of(plan)]
-
-    @classmethod
-    def make_spec(cls, graph: JobGraph, **where: Any) -> tuple[Self, list[str]]:
-        """Return the spec of the job, and the files that it waits for."""
-        figure, tables = where["figure"], tables_of(graph.plan)
-        entry = FIGURES[figure]
-        upstream_specs = {
-            name: (graph.spec(tables[name][0]), tables[name][1]) for name in (entry.reads, *entry.also_reads)
-        }
-        read = {name: ReadTable(of.files[output], of.key) for name, (of, output) in upstream_specs.items()}
-        spec = cls(
-            figure=figure,
-            module=entry.draw.__module__,
-            plain="grid {grid}, {baseline}".format_map(graph.plan.config["finetuning"]),
-            read=read[entry.reads],
-            further={name: read[name] for name in entry.also_reads},
-        )
-        return spec, [file for name, (of, _) in upstream_specs.items() for file in (read[name].table, of.manifest)]
-
-    @property
-    def modules(self) -> list[str]:
-        """The modules whose code the job can run, including that of the figure."""
-        return [*super().modules, self.module]
-
-    def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return the function that draws the figure."""
-        from heatproof.report.results import draw_figure
-
-        return partial(draw_figure, self)
 
 
 @dataclass(frozen=True)
@@ -234,7 +137,6 @@ class ReportPage(Report):
     """
 
     message = "index page"
-    code = ("heatproof.report.page.page",)
     manifest_path = "report/index.json"
     outputs = report_outputs(
         "Report",
@@ -310,11 +212,13 @@ class ReportPage(Report):
         inputs += [file for table in spec.page_tables.values() for file in (table.path, table.manifest)]
         return spec, [*inputs, *dataset_files(plan), *_read_of_networks(plan, spec), *_scores(plan, cases)]
 
-    def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return the function that writes the pages."""
-        from heatproof.report.page.page import report_page
+    def run(self, runtime: Runtime) -> None:
+        """Write the index page, and the page of maps where images are shown."""
+        from heatproof.workflow.stages._page import pages_of
+        from heatproof.workflow.stages._results import publish
 
-        return partial(report_page, self)
+        shows = [(entry.dataset, self.images) for entry in self.datasets]
+        publish(self, pages_of(self), [table.path for table in self.page_tables.values()], shows)
 
 
 def _links(plan: Plan) -> dict[str, str]:
