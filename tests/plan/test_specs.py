@@ -1,5 +1,6 @@
 """Specs are the same after a round trip through JSON, and a job executes the code that its key covers."""
 
+import ast
 import functools
 import json
 import re
