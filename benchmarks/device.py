@@ -68,8 +68,6 @@ NETWORKS: dict[str, dict[str, Any]] = {
     },
 }
 IMAGES = {"ResNet-20, 32×32": 256, "ResNet-18, 224×224": 16}
-# Code of stages whose work is network passes.
-NETWORK = ("heatproof.jobs.train", "heatproof.jobs.attribute", "heatproof.jobs.respond")
 # Columns for which jobs of one kind are not summed.
 LARGEST = ("start-up", "GiB", "GPU GiB", "images a second")
 LARGE = 6
@@ -192,19 +190,19 @@ def run_job(path: str) -> None:
 
     request = json.loads(Path(path).read_text(encoding="utf-8"))
     job, runtime = load_spec(request["run"], request["spec"]), Runtime(**request["runtime"])
-    network = job.code[0].startswith(NETWORK)
-    if network:
+    if job.runs_network:
         import torch
 
         from heatproof.core.network import Network
-        from heatproof.jobs import attribute, respond, shards
+        from heatproof.jobs import attribute, shards
         from heatproof.models import network as network_module
+        from heatproof.workflow.stages import _responses
 
         network_module.configure_torch(runtime)
         started = time.time() - BEGAN
         passes, reading, writing = Passes(), Clock(), Clock()
         trained = job.name in ("pretrain", "finetune")
-        for module in (attribute, respond):
+        for module in (attribute, _responses):
             reading.around(module, "normalise")
             opened = module.open_dataset
             module.open_dataset = lambda spec, opened=opened: TimedDataset(opened(spec), reading)
@@ -233,7 +231,7 @@ def run_job(path: str) -> None:
     job.run(runtime)
     seconds = time.perf_counter() - began - imports.seconds
     measures: dict[str, Any] = {"seconds": seconds}
-    if network:
+    if job.runs_network:
         used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         on_device = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
         passes_made = (passes.plain, passes.gradient)
@@ -317,7 +315,7 @@ def measured(name: str, config: dict[str, Any]) -> tuple[list[dict[str, Any]], p
             if done.returncode:
                 raise SystemExit(f"{stage} {what} fails: {done.stderr[-2000:]}")
             record = json.loads(done.stdout.splitlines()[-1])
-            if not STAGES[stage].code[0].startswith(NETWORK):
+            if not STAGES[stage].runs_network:
                 continue
             rows.append({"network": name, "stage": stage, "for": what, **record})
             floor = record.get("floor s")

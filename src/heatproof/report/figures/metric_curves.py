@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 
 from heatproof.core.sequences import Perturbation
 from heatproof.core.tasks import task_provides
-from heatproof.jobs.score import stored_curves
 from heatproof.metrics.pic import information_axis
 from heatproof.metrics.registry import METRICS
 from heatproof.metrics.scoring import MethodScores
@@ -27,6 +26,7 @@ from heatproof.report.page.data import low_is_good
 from heatproof.report.results import NETWORK
 from heatproof.store.rows import rows_of_store
 from heatproof.workflow.stages._results import publish
+from heatproof.workflow.stages._stored_scores import stored_curves
 
 if TYPE_CHECKING:
     from heatproof.core.methods import MethodSpec

@@ -22,7 +22,7 @@ class Costs(Report):
     Attributes
     ----------
     scores
-        Files of scores, whose manifests have the measured costs.
+        Files of scores; the tables of methods beside them have the measured costs.
     table
         Path of idsds_table.csv.
     explainers

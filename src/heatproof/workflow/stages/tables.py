@@ -71,8 +71,6 @@ class Tables(Report, RankingFields):
         Patch drops of all networks.
     ranked
         Metrics that count in the ranking.
-    explainer_of
-        Explainer of each method.
     deletions
         Grid, baseline and output of the patch drops of each metric.
     ablating
@@ -194,7 +192,6 @@ class Tables(Report, RankingFields):
     upstream: Key
     drops: list[StoredDrops]
     ranked: list[str]
-    explainer_of: dict[str, str]
     deletions: dict[str, tuple[Grid, str, str]]
     ablating: list[str]
     images: int
@@ -220,9 +217,6 @@ class Tables(Report, RankingFields):
             drops=drops,
             # A network on one grid and baseline counts as one test case, whatever the outputs.
             ranked=sorted({item.metric for item in drops}),
-            explainer_of={
-                method.name: name for name, explainer in plan.explainers.items() for method in explainer.methods
-            },
             deletions={
                 metric: deletion
                 for network in plan.networks()
