@@ -198,13 +198,13 @@ def run_job(path: str) -> None:
 
     request = json.loads(Path(path).read_text(encoding="utf-8"))
     job, runtime = load_spec(request["run"], request["spec"]), Runtime(**request["runtime"])
-    network = passes_images(type(job))
-    if network:
+    if passes_images(type(job)):
         import torch
 
         from heatproof.core.network import Network
         from heatproof.datasets import checks
         from heatproof.models import network as network_module
+        from heatproof.workflow.stages import _responses
 
         network_module.configure_torch(runtime)
         started = time.time() - BEGAN
@@ -214,10 +214,9 @@ def run_job(path: str) -> None:
         if not trained:
             checks.open_dataset = lambda spec: TimedDataset(open_dataset(spec), reading)
         # Imported after, because they import this function.
-        from heatproof.jobs import respond
         from heatproof.workflow.stages import _maps, _shards
 
-        for module in (_maps, respond):
+        for module in (_maps, _responses):
             reading.around(module, "normalise")
         writing.around(_shards.Shard, "_write_batch")
         writing.around(_shards.Shard, "_publish")
@@ -243,7 +242,7 @@ def run_job(path: str) -> None:
     job.run(runtime)
     seconds = time.perf_counter() - began - imports.seconds
     measures: dict[str, Any] = {"seconds": seconds}
-    if network:
+    if job.runs_network:
         used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         on_device = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
         passes_made = (passes.plain, passes.gradient)

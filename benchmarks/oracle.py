@@ -72,7 +72,7 @@ ALL_METRICS = "report: {all_metrics: true}\n"
 CODE = ("Snakefile", "config", "profiles", "src", "workflow")
 SIDES = ("first", "second")
 # Seconds differ from run to run, and so does what follows from them.
-MEASURED = {"costs.csv": ["seconds", "cost", "on_front"]}
+MEASURED = {"costs.csv": ["seconds", "cost", "on_front"], ".methods.parquet": ["seconds", "drops_seconds"]}
 # How often networks and explainers are checked depends on the division into jobs, and is no result of a method.
 CHECKS = "check_passes"
 # Of settings or code, anywhere in a path.
@@ -266,7 +266,8 @@ def read_table(path: Path) -> pd.DataFrame:
         table = pd.read_csv(path, dtype=str, keep_default_na=False)
     except pd.errors.EmptyDataError:
         return pd.DataFrame()
-    return table.drop(columns=MEASURED.get(DIGEST.sub("", path.name), []), errors="ignore")
+    measured = [column for ending, names in MEASURED.items() if path.name.endswith(ending) for column in names]
+    return table.drop(columns=measured, errors="ignore")
 
 
 def _sum_of_checks(table: pd.DataFrame) -> float:

@@ -115,11 +115,11 @@ def store_here(images: int) -> None:
 def score_here(images: int) -> None:
     import resource
 
-    from heatproof.jobs.score import score
+    from heatproof.core.specs import Runtime
 
     _, spec = synthetic_plan(images)
     began = time.process_time()
-    score(spec)
+    spec.run(Runtime())
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(json.dumps({"score": time.process_time() - began, "memory": memory}))
 

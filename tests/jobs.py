@@ -9,11 +9,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from heatproof.core.provenance import Key, digest
 from heatproof.store.manifest import CHECKSUM_KEY, write_manifest
 from heatproof.store.writing import write_json
 from heatproof.store.zarr_store import describe_store, write_shard
 
+# Tables with measured seconds.
+TIMED = ".methods.parquet"
 MACHINE = {"batch_size": 64, "threads": 1, "device": "cpu"}
 
 
@@ -72,7 +76,17 @@ def write_listed(store, array, shard, start, values):
 
 
 def without_times(manifest: Any) -> Any:
-    """Return a manifest without measured times and without its checksum."""
+    """Return a manifest without measured times, without digests of files with such times, and without its checksum."""
     if isinstance(manifest, Mapping):
+        if str(manifest.get("file")).endswith(TIMED):
+            return {"file": manifest["file"]}
         return {key: without_times(value) for key, value in manifest.items() if key not in ("seconds", CHECKSUM_KEY)}
     return [without_times(value) for value in manifest] if isinstance(manifest, list) else manifest
+
+
+def without_seconds(path: Path) -> bytes:
+    """Return the bytes of a file; of a table with measured seconds, its other columns."""
+    if not path.name.endswith(TIMED):
+        return path.read_bytes()
+    table = pd.read_parquet(path)
+    return table.drop(columns=[name for name in table if name.endswith("seconds")]).to_csv().encode()

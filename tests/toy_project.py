@@ -11,6 +11,7 @@ from heatproof.store.zarr_store import describe_store, read
 from heatproof.workflow.config.files import merge
 from heatproof.workflow.plan.graph import Graph, Job
 from heatproof.workflow.plan.validate import make_plan
+from heatproof.workflow.stages._results import read_methods
 
 BASE = {
     "datasets": [{"toy": {"dataset": "toy_plugin:dataset"}}],
@@ -127,6 +128,14 @@ class Project:
 
     def scores(self, metric):
         return pd.read_parquet(self.folder / f"results/scores/toy/net/finetuned/{metric}.parquet")
+
+    def methods(self, metric):
+        """Return the table of methods beside the scores of a metric."""
+        return read_methods([self.folder / f"results/scores/toy/net/finetuned/{metric}.parquet"])
+
+    def gaps(self, metric):
+        """Return the methods that have no scores by a metric, with the reasons."""
+        return self.methods(metric).query("gap != ''").set_index("method")["gap"].to_dict()
 
     def score(self):
         for case in self.plan.test_cases():

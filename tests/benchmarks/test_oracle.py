@@ -140,6 +140,14 @@ def test_measured_times_are_not_compared(oracle, sides):
     assert not oracle.compare(*sides).equal()
 
 
+def test_measured_times_of_methods_are_not_compared(oracle, sides):
+    for side, seconds in zip(sides, (1.0, 2.0), strict=True):
+        pd.DataFrame({"method": ["saliency"], "passes": [3], "seconds": [seconds]}).to_parquet(
+            side / "sds.methods.parquet"
+        )
+    assert oracle.compare(*sides).equal()
+
+
 def test_sums_of_checks_are_counted_and_not_compared(oracle, sides):
     for side, checks in zip(sides, (("1", "2"), ("3", "")), strict=True):
         rows = "".join(f"saliency,4,{count}\n" for count in checks)

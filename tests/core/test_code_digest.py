@@ -14,7 +14,7 @@ from heatproof.core import provenance
 
 HEADER = "import json, sys\nsys.path[:0] = sys.argv[1:3]\nfrom heatproof.core.provenance import code_digest\n"
 STAGES = {
-    "score": ["heatproof.jobs.score", "heatproof.metrics.single_deletion"],
+    "score": ["heatproof.workflow.stages.score", "heatproof.metrics.single_deletion"],
     "attribute": ["heatproof.workflow.stages.attribute", "heatproof.explainers.gradient"],
     "resnet": ["heatproof.models.resnet"],
     "user": ["userland.explain"],
@@ -68,7 +68,7 @@ def test_edits_of_docstrings_comments_and_type_imports_change_no_digest(project,
         text = file.read_text()
         assert text.startswith('"""')
         file.write_text('"""Edited. ' + text[3:].replace("\n\n", "\n\n\n") + "\n# A comment at the end.\n")
-    edit(project, "src/heatproof/jobs/score.py", '"""Write the scores', '"""Write all the scores')
+    edit(project, "src/heatproof/workflow/stages/score.py", '"""Write the scores', '"""Write all the scores')
     edit(
         project,
         "src/heatproof/store/writing.py",
@@ -80,7 +80,12 @@ def test_edits_of_docstrings_comments_and_type_imports_change_no_digest(project,
 
 # An edit, and the modules whose digests it changes.
 EDITS = {
-    "of the module itself": ("src/heatproof/jobs/score.py", "log = logging", "log = _log = logging", {"score"}),
+    "of the module itself": (
+        "src/heatproof/workflow/stages/score.py",
+        "log = logging",
+        "log = _log = logging",
+        {"score"},
+    ),
     "two imports away": (
         "src/heatproof/metrics/arrays.py",
         "import numpy as np",

@@ -60,7 +60,7 @@ KINDS = [
 # Seconds and results that depend on them: the costs of methods, their figure, and the pages that show them. The diagram
 # of critical differences differs between two undisturbed runs.
 MEASURED = re.compile(
-    r"results/(costs\.csv|figures/costs\.\w+|report/.*|benchmarks/.*|logs/.*|ranking/critical_difference\.png)$"
+    r"results/(costs\.csv|figures/costs\.\w+|scores/.*\.methods\.parquet|report/.*|benchmarks/.*|logs/.*|ranking/critical_difference\.png)$"
 )
 MEASURED_COLUMNS = {"seconds", "cost", "on_front"}
 # Records of the files of data and of checkpoints.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 
-from jobs import spec_file, without_times
+from jobs import spec_file, without_seconds, without_times
 from ledger import watch
 from toy_project import BASE
 
@@ -244,7 +244,7 @@ class Run:
             name = str(path.relative_to(self.folder))
             if not path.is_file() or path.name.endswith(".lock"):
                 continue
-            content = path.read_bytes()
+            content = without_seconds(path)
             if path.suffix == ".json" and b'"files"' in content:
                 # A file that no job read may still be damaged.
                 manifest = read_json(path) or {"key": content.hex()}

@@ -11,10 +11,10 @@ from heatproof.core.specs import DatasetSpec
 from heatproof.datasets.checks import open_dataset
 from heatproof.datasets.rows import unwrap_rows
 from heatproof.errors import HeatproofError
-from heatproof.jobs.score import select_images
 from heatproof.report.figures.networks import best_over_accuracy, draw_over_accuracy
 from heatproof.report.figures.pictures import label_of
 from heatproof.store.rows import ScoredRows, scored_rows
+from heatproof.workflow.stages._stored_scores import select_images
 
 FACTS = {
     "task": "multilabel",

@@ -9,14 +9,13 @@ from heatproof.errors import HeatproofError
 from heatproof.report.tables.scores import (
     CASE,
     SCORE_COLUMNS,
+    gaps_of,
     higher_is_better,
     mean_scores,
-    read_gaps,
     require_ranks,
     score_table,
     with_kinds,
 )
-from heatproof.store.manifest import write_checksummed
 from heatproof.store.zarr_store import ArraySpec, Layout, ensure_metadata
 from heatproof.workflow.stages._accuracy import accuracy_of_networks
 from heatproof.workflow.stages.tables import StoredDrops
@@ -187,10 +186,9 @@ def test_the_direction_of_a_metric_is_found_by_its_name(name):
     assert higher_is_better(name)
 
 
-def test_reasons_are_read_from_the_manifests_of_scores(tmp_path):
-    path = tmp_path / "results/scores/digits/vgg/finetuned/idsds.parquet"
-    write_checksummed(path.with_suffix(".json"), {"gaps": {"b": "no layer"}})
-    assert read_gaps([str(path)]).to_dict("records") == [gap("b", "no layer")]
+def test_methods_with_a_reason_are_gaps():
+    methods = pd.DataFrame([{**gap("a", ""), "images": 2}, {**gap("b", "no layer"), "images": 2}])
+    assert gaps_of(methods).to_dict("records") == [gap("b", "no layer")]
 
 
 # ---- accuracy --------------------------------------------------------------------------------------------------------

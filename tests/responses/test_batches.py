@@ -5,7 +5,7 @@ import pytest
 import torch
 from toy_plugin import Network, Toy
 
-from heatproof.jobs import respond as run
+from heatproof.workflow.stages import _responses as run
 
 SIZE, IMAGES, PIXELS = 4, 5, 144
 CONFIG = {

@@ -18,12 +18,12 @@ from heatproof.core.perturb.dataset_mean import mean_colour
 from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.explainers.explaining import recomputed_maps
-from heatproof.jobs import respond as stage
 from heatproof.metrics.responses.information_curves import InformationCurves
 from heatproof.metrics.responses.map_changes import MapChanges
 from heatproof.models.network import load_network
 from heatproof.store.reading import read_json
 from heatproof.store.zarr_store import describe_store, read
+from heatproof.workflow.stages import _responses as stage
 from heatproof.workflow.stages._explaining import open_method, with_baselines
 from heatproof.workflow.stages._shards import Shard
 
@@ -333,8 +333,7 @@ def test_the_reason_of_an_explainer_reaches_the_scores(project):
     gap = {"odd": {"explainer": "toy_plugin:never_applies"}}
     toy = run_all_stages(project(explainers=[gap, "random"], metrics=["rise_deletion", "sensitivity_n"]))
     for metric in ("rise_deletion", "sensitivity_n"):
-        manifest = read_json(toy.folder / f"results/scores/toy/net/finetuned/{metric}.json")
-        assert manifest["gaps"] == dict.fromkeys(("odd", "odd_abs"), "the network has no attention")
+        assert toy.gaps(metric) == dict.fromkeys(("odd", "odd_abs"), "the network has no attention")
     rows = pd.read_csv(toy.folder / "results/scores.csv").set_index(["metric", "method"])
     assert rows.loc[("rise_deletion", "odd"), "gap"] == "the network has no attention"
     assert rows.loc[("rise_deletion", "random"), "n_images"] == 10
@@ -345,12 +344,8 @@ def test_explainers_that_fail_on_changed_images_are_not_applicable(project):
     explainers = [{"picky": {"explainer": "toy_plugin:picky"}}, {"expected_gradients": {"samples": 2, "baselines": 4}}]
     change = {"explainers": explainers, "metrics": [{"sensitivity_max": {"samples": 2}}, {"ids": FEW}]}
     toy = run_all_stages(project(**change))
-    gaps = {
-        name: read_json(toy.folder / f"results/scores/toy/net/finetuned/{name}.json")["gaps"]
-        for name in ("ids", "sensitivity_max")
-    }
-    assert gaps["ids"] == {}
-    assert gaps["sensitivity_max"] == dict.fromkeys(("picky", "picky_abs"), "this is no image of the split")
+    assert toy.gaps("ids") == {}
+    assert toy.gaps("sensitivity_max") == dict.fromkeys(("picky", "picky_abs"), "this is no image of the split")
     assert toy.scores("sensitivity_max").valid.all()
 
 

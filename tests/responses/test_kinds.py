@@ -89,7 +89,7 @@ RUNS = {
 @pytest.mark.parametrize("kind", sorted(OURS))
 def test_the_code_digest_of_a_kind_covers_the_modules_that_run_it(kind):
     """An edit of information curves, of max-sensitivity or of an explainer reruns no other response."""
-    reached = import_closure(["heatproof.jobs.respond", OURS[kind].__module__])
+    reached = import_closure(["heatproof.workflow.stages._responses", OURS[kind].__module__])
     all_modules = set().union(*RUNS.values())
     assert {name for name in all_modules if f"heatproof.core.perturb.{name}" in reached} == RUNS[kind]
     assert {"heatproof.core.passes", "heatproof.models.network"} <= reached

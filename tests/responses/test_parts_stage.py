@@ -14,13 +14,13 @@ from heatproof.core.normalise import normalise
 from heatproof.core.provenance import Key
 from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
-from heatproof.jobs import respond as run
 from heatproof.models.network import load_network
 from heatproof.store.reading import read_json
 from heatproof.store.zarr_store import describe_store, read
 from heatproof.workflow.check import check_config
 from heatproof.workflow.config.files import merge
 from heatproof.workflow.plan.validate import make_plan
+from heatproof.workflow.stages import _responses as run
 
 STORE = "results/parts/toy/net/finetuned.zarr"
 FEW = {"size": 16, "classes": 3, "train_images": 24, "validation_images": 6, "evaluation_images": 12}
@@ -244,6 +244,6 @@ class WrongMasks(Plain):
     ],
 )
 def test_the_stage_checks_the_parts_of_a_users_dataset(toy, tmp_path, monkeypatch, dataset, sentence):
-    monkeypatch.setattr("heatproof.jobs.respond.open_dataset", lambda spec_json: dataset())
+    monkeypatch.setattr("heatproof.workflow.stages._responses.open_dataset", lambda spec_json: dataset())
     with pytest.raises(HeatproofError, match=sentence):
         toy.make(toy.on_network("parts", shard=0))

@@ -12,13 +12,13 @@ from toy_project import BASE
 
 import heatproof
 from heatproof.core.specs import Runtime
-from heatproof.jobs import respond as respond_module
 from heatproof.metrics.registry import METRICS
 from heatproof.models.network import load_network
 from heatproof.store.reading import read_json
 from heatproof.workflow.config.files import merge
 from heatproof.workflow.plan.graph import Graph
 from heatproof.workflow.plan.validate import make_plan
+from heatproof.workflow.stages import _responses as respond_module
 
 IMAGES, SIDE = 8, 12
 # Passes of the check for randomness and batch dependence: four images in a batch, and two of them alone.
@@ -236,7 +236,7 @@ def saliency_plan(attributed_plan):
     return plan
 
 
-STAGE, VERB = "jobs/respond.py", "metrics/responses/base.py"
+STAGE, VERB = "workflow/stages/_responses.py", "metrics/responses/base.py"
 BATCHES, NETWORK = "core/passes.py", "core/network.py"
 CURVE_MODULES = ["metrics/responses/curves.py", BATCHES]
 # The response, the call of forward that fails, and the modules between the verb and the network in the traceback.
@@ -260,7 +260,7 @@ def test_an_error_in_recomputing_maps_is_a_reason(saliency_plan, monkeypatch, tm
     monkeypatch.setattr(respond_module, "load_network", lambda *arguments: broken(load_network(*arguments), call))
     monkeypatch.setattr(respond_module, "check_loaded", lambda *arguments: 0)
     with caplog.at_level("INFO"):
-        replace(job, store=str(tmp_path / "store_{explainer}")).work(RUNTIME)()
+        replace(job, store=str(tmp_path / "store_{explainer}")).run(RUNTIME)
     gap = read_json(tmp_path / "store_saliency.0.json")["gap"]
     assert gap.startswith("the model fails in it (ZeroDivisionError: the user's own mistake")
     assert "Traceback" in caplog.text, "the log says where"
@@ -276,7 +276,7 @@ def test_the_traceback_of_a_network_error_crosses_few_modules(
     monkeypatch.setattr(respond_module, "load_network", lambda *arguments: broken(load_network(*arguments), call))
     monkeypatch.setattr(respond_module, "check_loaded", lambda *arguments: 0)
     with pytest.raises(ZeroDivisionError) as raised:
-        replace(job, store=str(tmp_path / "store_{explainer}")).work(RUNTIME)()
+        replace(job, store=str(tmp_path / "store_{explainer}")).run(RUNTIME)
     package = Path(heatproof.__file__).parent
     frames = [Path(frame.filename) for frame in traceback.extract_tb(raised.value.__traceback__)]
     ours = [file.relative_to(package).as_posix() for file in frames if package in file.parents]

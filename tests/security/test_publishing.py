@@ -168,13 +168,11 @@ def test_no_path_is_in_a_reason_why_a_method_is_not_applicable(home):
     record = write_applicability("results/a.gate.json", "key", 2, {}, reason, 2)
     facts = {
         "gap": reason,
-        "gaps": {"saliency": reason},
         "gate": record,
-        "gates": {"saliency": {**record, "gap": reason}},
     }
     write_manifest("results/a.json", [], spec_key=Key("config", "code"), key="key", **facts)
     left = everything_in(Path("results"))
-    assert left.count("x.pth") == 10, "the names stay"
+    assert left.count("x.pth") == 6, "the names stay"
     assert str(home) not in left
     assert not [secret for secret in SECRETS if secret in left]
 

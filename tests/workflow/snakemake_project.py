@@ -12,7 +12,7 @@ from pathlib import Path
 
 import preloaded
 import yaml
-from jobs import without_times
+from jobs import without_seconds, without_times
 
 from heatproof.store.reading import read_json
 
@@ -94,7 +94,7 @@ class Project:
         paths = sorted(path for path in results.rglob("*") if path.suffix in (".csv", ".parquet"))
         names = {path.relative_to(results).as_posix(): path for path in paths}
         # Tables of other targets are in a hidden folder.
-        return {name: path.read_bytes() for name, path in names.items() if not name.startswith(".")}
+        return {name: without_seconds(path) for name, path in names.items() if not name.startswith(".")}
 
     def manifests(self) -> dict[str, dict]:
         """Return the contents of all manifests, without times and checksums."""

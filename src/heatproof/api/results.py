@@ -17,6 +17,7 @@ from heatproof.store.lazy import open_lazily
 from heatproof.store.manifest import read_checksummed
 from heatproof.store.reading import resolve_user_folder
 from heatproof.store.result_tables import read_parquet
+from heatproof.store.table_formats import BESIDE_SCORES
 from heatproof.store.zarr_store import describe_store, read_shard_manifests
 
 if TYPE_CHECKING:
@@ -90,7 +91,8 @@ class Results:
     def scores(self) -> FilesByName[pd.DataFrame]:
         """Scores of images by dataset/model/weights/metric, one row for each image and method, read when accessed."""
         folder = self.folder / "scores"
-        return FilesByName("score", folder, sorted(folder.rglob("*.parquet")), _read_scores, "Scores(")
+        paths = [path for path in sorted(folder.rglob("*.parquet")) if not path.stem.endswith(BESIDE_SCORES)]
+        return FilesByName("score", folder, paths, _read_scores, "Scores(")
 
     @property
     def maps(self) -> FilesByName[xarray.Dataset]:
@@ -141,7 +143,7 @@ class Results:
             lists the images; and the user's files, by their path. For a file, the dict has the content of its manifest:
             always ``key``, ``config`` and ``code`` (digests of the config and of the code that determine it),
             ``versions`` and ``files`` with their digests, and entries of its stage, such as ``input_sha256`` or
-            ``read`` (the files that were read), ``options`` and ``costs``. For a store, the dict has its ``attributes``
+            ``read`` (the files that were read) and ``options``. For a store, the dict has its ``attributes``
             (with its part of the config, ``made_by``), ids, labels and arrays, and ``manifests``: those of its shards,
             each with its images, ``seconds``, ``network_passes``, ``check_passes`` and ``device``.
 

@@ -53,7 +53,7 @@ PATH_FIELD = "place"
 FORMAT = 4
 MOST_NAME_BYTES = 255
 # Fields with reasons why something is not applicable. They can quote errors of libraries, and so names of local files.
-REASON_FIELDS = {"gap", "gaps", "gate", "gates"}
+REASON_FIELDS = {"gap", "gate"}
 REMEDY = "remove it with `rm {path}` and run your snakemake command with this path as its target."
 
 
@@ -112,9 +112,6 @@ class Manifest:
     read: dict[str, str] = field(default_factory=dict)
     data: Data = field(default_factory=dict)
     made_by: dict[str, Any] = field(default_factory=dict)
-    gaps: dict[str, str] = field(default_factory=dict)
-    gates: dict[str, Check] = field(default_factory=dict)
-    costs: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     case: dict[str, Any] = field(default_factory=dict)
     gate: Check | None = None
@@ -307,13 +304,17 @@ def verified_path(path: str | Path, manifest: str | Path | None = None) -> Path:
     return Path(path)
 
 
-def verified_bytes(path: str | Path, *, listed: bool = True, most: int | None = None) -> bytes:
+def verified_bytes(
+    path: str | Path, manifest: str | Path | None = None, *, listed: bool = True, most: int | None = None
+) -> bytes:
     """Return the bytes of a file after comparing them with the manifest that lists it.
 
     Parameters
     ----------
     path
         The file.
+    manifest
+        The manifest, if its name is not that of the file.
     listed
         Whether a manifest must list the file, because nothing else shows that a run wrote it.
     most
@@ -327,7 +328,7 @@ def verified_bytes(path: str | Path, *, listed: bool = True, most: int | None = 
     refuse_links(path)
     if not os.path.lexists(path):
         raise HeatproofError(f"{path} is missing: run your snakemake command with this path as its target.")
-    recorded = _recorded(Path(path), None, listed)
+    recorded = _recorded(Path(path), manifest, listed)
     if recorded is not None:
         # Read no more bytes than the manifest lists.
         most = recorded["bytes"]

@@ -30,7 +30,9 @@ def read_text(path: str | Path, *, listed: bool = False) -> pd.DataFrame:
         return parse_csv(content)
 
 
-def read_parquet(path: str | Path, columns: list[str] | None = None, *, listed: bool = False) -> pd.DataFrame:
+def read_parquet(
+    path: str | Path, columns: list[str] | None = None, *, listed: bool = False, manifest: str | Path | None = None
+) -> pd.DataFrame:
     """Return the table in a Parquet file of scores.
 
     Parameters
@@ -41,12 +43,14 @@ def read_parquet(path: str | Path, columns: list[str] | None = None, *, listed: 
         Names of columns to read; None for all.
     listed
         Whether a manifest must list it, as `heatproof.store.manifest.verified_bytes` does.
+    manifest
+        The manifest, if its name is not that of the file.
 
     Raises
     ------
     HeatproofError
         If the file is missing, or its bytes differ from its manifest.
     """
-    content = verified_bytes(path, listed=listed)
+    content = verified_bytes(path, manifest, listed=listed)
     with one_sentence_result_errors(path):
         return parse_parquet(content, columns)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from heatproof.report.figures.drawing import new_figure, palette, panel_axes, split_rows, white_style
 from heatproof.report.results import CASE
+from heatproof.report.tables.scores import of_methods
 
 if TYPE_CHECKING:
     from heatproof.core.methods import MethodSpec
@@ -21,9 +22,7 @@ COLUMNS += ["on_front"]
 PANELS_IN_A_ROW = 2
 
 
-def cost_table(
-    scores: pd.DataFrame, measured: Mapping[tuple[str, ...], Mapping[str, Any]], explainers: Sequence[MethodSpec]
-) -> pd.DataFrame:
+def cost_table(scores: pd.DataFrame, measured: pd.DataFrame, explainers: Sequence[MethodSpec]) -> pd.DataFrame:
     """Return the cost and the score of every method on every network.
 
     Parameters
@@ -31,8 +30,7 @@ def cost_table(
     scores
         The rows of idsds_table.csv.
     measured
-        Maps a test case to ``drops`` and ``explainers`` (by name), each with ``images``, ``network_passes`` and
-        ``seconds``.
+        The tables of methods of all test cases.
     explainers
         All explainers with their methods.
 
@@ -47,14 +45,14 @@ def cost_table(
         machines; lower is better. Methods of one ``series`` differ only in the options of their explainer.
         ``on_front`` is true where no cheaper method of the test case scores higher.
     """
-    methods = {method.name: (explainer.name, method) for explainer in explainers for method in explainer.methods}
+    methods = {method.name: method for explainer in explainers for method in explainer.methods}
+    scored = scores.dropna(subset=["score"])
     rows = []
-    for row in scores.dropna(subset=["score"]).to_dict("records"):
-        case, (explainer, method) = measured[tuple(str(row[key]) for key in CASE)], methods[row["method"]]
-        spent, drops = case["explainers"].get(explainer), case["drops"]
-        if spent is None or not method.uses_model:
+    for row, spent in zip(scored.to_dict("records"), of_methods(scored, measured).to_dict("records"), strict=True):
+        method = methods[row["method"]]
+        if pd.isna(spent["images"]) or not method.uses_model:
             continue
-        seconds, forward = spent["seconds"] / spent["images"], drops["seconds"] / max(drops["network_passes"], 1)
+        seconds, forward = spent["seconds"] / spent["images"], spent["drops_seconds"] / max(spent["drops_passes"], 1)
         series = f"{method.map} abs" if method.transform == "abs" else method.map
         cost = seconds / forward if forward else np.nan
         rows.append(row | {"series": series if method.map else method.kind, "seconds": seconds, "cost": cost})

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,11 +16,9 @@ from heatproof.report.results import CASE, NETWORK, above_reference
 from heatproof.stats.best import best_set
 from heatproof.stats.ranks import rank_methods
 from heatproof.stats.table import duplicate_metrics, property_of
-from heatproof.store.manifest import require_manifest
 
 SCORE_COLUMNS = [*NETWORK, "method", "metric", "score", "ci_low", "ci_high", "n_images", "n_undefined", "rank"]
 SCORE_COLUMNS += ["in_best_set"]
-APPLICABILITY = [*NETWORK, "explainer", "images", "figure", "value", "limit", "gap"]
 
 
 def require_ranks(table: pd.DataFrame) -> None:
@@ -42,28 +39,23 @@ def require_ranks(table: pd.DataFrame) -> None:
 
 
 def scored_table(
-    scores: pd.DataFrame,
-    gaps: pd.DataFrame,
-    share_wrong: Mapping[tuple[str, ...], float | None],
-    model_kinds: Mapping[str, str],
-    **settings: Any,
+    scores: pd.DataFrame, methods: pd.DataFrame, model_kinds: Mapping[str, str], **settings: Any
 ) -> pd.DataFrame:
     """Return `score_table` with the kinds of models and the share of intact images on which the network is wrong.
 
     Parameters
     ----------
-    scores, gaps
+    scores
         As in `score_table`.
-    share_wrong
-        That share by test case; None where it is unknown.
+    methods
+        The tables of methods of all test cases, with ``gap`` and ``share_wrong``.
     model_kinds
         As in `with_kinds`.
     settings
         Further arguments of `score_table`.
     """
-    table = with_kinds(score_table(scores, gaps, **settings), model_kinds)
-    shares = [share_wrong[case] for case in table[CASE].itertuples(index=False, name=None)]
-    insert_columns(table, "ci_high", {"share_wrong": [np.nan if share is None else share for share in shares]})
+    table = with_kinds(score_table(scores, gaps_of(methods), **settings), model_kinds)
+    insert_columns(table, "ci_high", {"share_wrong": of_methods(table, methods)["share_wrong"].to_numpy()})
     return table
 
 
@@ -116,22 +108,32 @@ def insert_columns(table: pd.DataFrame, behind: str, columns: Mapping[str, Any])
         table.insert(position, name, values)
 
 
-def passes(table: pd.DataFrame, scores: Sequence[str], explainers: Mapping[str, str]) -> dict[str, list[float]]:
+def of_methods(table: pd.DataFrame, methods: pd.DataFrame) -> pd.DataFrame:
+    """Return the row of the table of methods (`methods`) for each row of a table of scores."""
+    by_method = methods.set_index([*CASE, "method"])
+    return by_method.loc[pd.MultiIndex.from_frame(table[[*CASE, "method"]])]
+
+
+def passes(table: pd.DataFrame, methods: pd.DataFrame) -> dict[str, list[float]]:
     """Return the number of images that pass through the network for the method of each row; 0 for reference maps.
+
+    Parameters
+    ----------
+    table
+        A table with one row for each method and test case.
+    methods
+        The tables of methods of all test cases.
 
     Returns
     -------
     dict
         ``passes``, for one map; ``check_passes``, for the checks of the network and the explainer, once for all maps of
-        the explainer.
+        the explainer. NaN where no maps were read.
     """
-    costs = {case: manifest["costs"]["explainers"] for case, manifest in read_manifests(scores).items()}
-    rows = table[[*CASE, "method"]].itertuples(index=False, name=None)
-    spent = [costs[tuple(case)].get(explainers[method]) for *case, method in rows]
-    return {
-        "passes": [cost["network_passes"] / cost["images"] if cost else np.nan for cost in spent],
-        "check_passes": [cost["check_passes"] if cost else np.nan for cost in spent],
-    }
+    spent = of_methods(table, methods)
+    rows = zip(spent["images"], spent["passes"], spent["check_passes"], strict=True)
+    counts = [(np.nan, np.nan) if pd.isna(images) else (passed / images, check) for images, passed, check in rows]
+    return {name: [count[column] for count in counts] for column, name in enumerate(("passes", "check_passes"))}
 
 
 def mean_scores(scores: pd.DataFrame, directions: Mapping[str, bool], least_coverage: float) -> pd.DataFrame:
@@ -170,20 +172,9 @@ def with_properties(table: pd.DataFrame, kinds: Mapping[str, str]) -> pd.DataFra
     return table.assign(property=table["metric"].map({name: property_of(name, kinds) for name in set(table["metric"])}))
 
 
-def read_gaps(scores: Iterable[str]) -> pd.DataFrame:
-    """Return the methods that are not applicable, with reasons: dataset, model, weights, metric, method, gap.
-
-    The reasons are in the manifests of the files of scores.
-    """
-    manifests = read_manifests(scores)
-    gaps = [(*case, *gap) for case, manifest in manifests.items() for gap in manifest["gaps"].items()]
-    return pd.DataFrame(gaps, columns=[*CASE, "method", "gap"])
-
-
-def read_manifests(scores: Iterable[str]) -> dict[tuple[str, ...], dict[str, Any]]:
-    """Return the manifests of files of scores by test case, which is in the path of a file."""
-    files = {(*path.parts[-4:-1], path.stem): path for path in map(Path, scores)}
-    return {case: require_manifest(path.with_suffix(".json")) for case, path in files.items()}
+def gaps_of(methods: pd.DataFrame) -> pd.DataFrame:
+    """Return the methods that are not applicable, with reasons: dataset, model, weights, metric, method, gap."""
+    return methods.loc[methods["gap"] != "", [*CASE, "method", "gap"]].reset_index(drop=True)
 
 
 def higher_is_better(metric: str) -> bool:
@@ -260,13 +251,13 @@ def score_table(
     return table.sort_values(["case_number", *CASE, "rank", "method"], ignore_index=True)[columns]
 
 
-def applicability_table(scores: list[str]) -> pd.DataFrame:
+def applicability_table(checks: pd.DataFrame) -> pd.DataFrame:
     """Return the results of the applicability checks of every explainer on every model.
 
     Parameters
     ----------
-    scores
-        Files of scores. Their manifests have the records of the checks.
+    checks
+        The tables of checks of all test cases.
 
     Returns
     -------
@@ -277,12 +268,5 @@ def applicability_table(scores: list[str]) -> pd.DataFrame:
         the reason if the explainer is not applicable. An explainer that was refused before anything was measured has a
         row without a figure.
     """
-    rows = [
-        {**dict(zip(CASE, case, strict=True)), **record, "explainer": explainer, "figure": figure, **measured}
-        for case, manifest in read_manifests(scores).items()
-        for explainer, record in manifest["gates"].items()
-        for figure, measured in (record["figures"] or {None: {}}).items()
-    ]
-    # All metrics of patch drops read the same maps, so that their manifests repeat the records.
-    key = [*NETWORK, "explainer", "figure"]
-    return pd.DataFrame(rows, columns=APPLICABILITY).drop_duplicates(key, ignore_index=True)
+    # All metrics of patch drops read the same maps, so that their tables repeat the checks.
+    return checks.drop_duplicates([*NETWORK, "explainer", "figure"], ignore_index=True)

@@ -28,6 +28,7 @@ from heatproof.core.registry import import_callable, is_reference, look_up, sugg
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS, Metric
 from heatproof.metrics.responses.base import Response, at_points
+from heatproof.store.table_formats import BESIDE_SCORES
 from heatproof.workflow.config.types import MAXIMUM_IMAGES
 
 
@@ -106,6 +107,11 @@ def read_metric(
         raise HeatproofError(
             f"The {what} follows from `drops`: every grid, baseline and output that is named there is scored, and "
             "called idsds where the weights are in-domain, else sds."
+        )
+    if name.endswith(BESIDE_SCORES):
+        raise HeatproofError(
+            f"{name!r} cannot name a metric, because its file of scores would have the name of a table beside those of "
+            f"{name.rpartition('.')[0]!r}: give it another name."
         )
     # The workflow takes the other options from the model or the dataset.
     defaults = {key: value for key, value in metric.options.items() if key not in metric.reads.evaluate_only_options}

@@ -20,7 +20,7 @@ class Costs(Report):
     Attributes
     ----------
     scores
-        Files of scores, whose manifests have the measured costs.
+        Files of scores; the tables of methods beside them have the measured costs.
     table
         Path of idsds_table.csv.
     explainers
@@ -57,9 +57,7 @@ class Costs(Report):
         """Write costs.csv."""
         from heatproof.report.results import read_table
         from heatproof.report.tables.costs import cost_table
-        from heatproof.report.tables.scores import read_manifests
-        from heatproof.workflow.stages._results import publish
+        from heatproof.workflow.stages._results import publish, read_methods
 
-        measured = {case: manifest["costs"] for case, manifest in read_manifests(self.scores).items()}
-        table = cost_table(read_table(self.table), measured, self.explainers)
+        table = cost_table(read_table(self.table), read_methods(self.scores), self.explainers)
         publish(self, {self.files["costs"]: table}, [self.table, *self.scores])

@@ -96,7 +96,7 @@ class MetricCurves(Report):
         lines = line_styles(self.scores[0].explainers, self.references)
         dataset, model, weights = self.network
         figure = draw_metric_curves(table, lines, f"{model}, {weights} ({dataset})")
-        contents = {self.files["figure"]: figure, self.files["table"]: table}
+        contents: dict[str, Any] = {self.files["figure"]: figure, self.files["table"]: table}
         publish(self, contents, [score.manifest for score in self.scores])
 
 
@@ -104,7 +104,7 @@ def _scored_metric(score: Score) -> ScoredMetric:
     """Return a metric with the curves behind its scores, which are computed again from stored inputs."""
     from heatproof.core.sequences import Perturbation
     from heatproof.core.tasks import task_provides
-    from heatproof.jobs.score import stored_curves
+    from heatproof.workflow.stages._stored_scores import stored_curves
     from heatproof.report.figures.metric_curves import ScoredMetric, output_name
     from heatproof.store.rows import rows_of_store
 

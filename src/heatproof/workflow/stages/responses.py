@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from heatproof.core.input_facts import InputFacts
@@ -38,6 +37,9 @@ from heatproof.workflow.stages.shards import (
 if TYPE_CHECKING:
     from heatproof.workflow.plan.plan import Plan
 
+# The module of what jobs do.
+WORK = "heatproof.workflow.stages._responses"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ResponseStage(ShardStage):
@@ -56,7 +58,6 @@ class ResponseStage(ShardStage):
         that they explain, and the input format with the layer for CAMs.
     """
 
-    code = ("heatproof.jobs.respond",)
     kind: ClassVar[type[Response]]
     """The class of the response, or the base class of all responses of the stage, which have the same arrays."""
 
@@ -87,11 +88,12 @@ class ResponseStage(ShardStage):
         explainers = [explainer for explainer, product in products if product.manifest in manifests]
         return replace(self, explainers=explainers, shard=replace(self.shard, images=images))
 
-    def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return the function that computes the response."""
-        from heatproof.jobs.respond import store_responses
+    def run(self, runtime: Runtime) -> None:
+        """Compute the shard; images that are already in it are not computed again."""
+        # Here, because planning must stay free of torch.
+        from heatproof.workflow.stages._responses import store_responses
 
-        return partial(store_responses, self, runtime)
+        store_responses(self, runtime)
 
     @classmethod
     def for_network(cls, graph: JobGraph, response: Response, where: Wildcards) -> tuple[Self, list[str]]:
@@ -125,7 +127,8 @@ def _network_and_key(graph: JobGraph, network: NetworkName, response: Response) 
 def _modules(plan: Plan, network: NetworkName, response: Response) -> list[str]:
     filled = baseline_modules(response.settings.get("baseline"))
     modules = [plan.models[network.model].module, *plan.target_modules, type(response).__module__]
-    return [*ResponseStage.code, *modules, *filled]
+    # Without this module, which imports all kinds of responses: an edit of one kind reruns no other.
+    return [WORK, *modules, *filled]
 
 
 def response_explainer(graph: JobGraph, network: NetworkName, response: Response, explainer: str) -> MethodSpec:

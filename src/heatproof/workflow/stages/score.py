@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.core.methods import MethodSpec
-from heatproof.core.provenance import Key, as_json
+from heatproof.core.provenance import Key, as_json, digest
 from heatproof.core.specs import ResponseSpec, Runtime
 from heatproof.workflow.plan.paths import Case, map_file, response_file, response_files
 from heatproof.workflow.plan.stage import JobGraph, Stage, Wildcards, plain_outputs, stage
@@ -16,8 +16,14 @@ from heatproof.workflow.stages.attribute import maps_of
 from heatproof.workflow.stages.responses import response_explainer, response_key
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from heatproof.core.batch import Batch
+    from heatproof.metrics.registry import Metric
     from heatproof.metrics.responses.base import Response
     from heatproof.workflow.plan.plan import Plan
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -73,9 +79,12 @@ class Score(Stage):
     """
 
     message = "scores"
-    code = ("heatproof.jobs.score",)
     manifest_path = "scores/{dataset}/{model}/{weights}/{metric}.json"
-    outputs = plain_outputs(scores="scores/{dataset}/{model}/{weights}/{metric}.parquet")
+    outputs = plain_outputs(
+        scores="scores/{dataset}/{model}/{weights}/{metric}.parquet",
+        methods="scores/{dataset}/{model}/{weights}/{metric}.methods.parquet",
+        checks="scores/{dataset}/{model}/{weights}/{metric}.checks.parquet",
+    )
 
     case: Case
     kind: str
@@ -144,11 +153,66 @@ class Score(Stage):
         """The modules whose code the job can run, including that of the metric."""
         return [*super().modules, self.module]
 
-    def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return the function that writes the scores."""
-        from heatproof.jobs.score import score
+    def run(self, runtime: Runtime) -> None:
+        """Write the scores of each image and method, the table of methods, and the checks of their explainers."""
+        # Here, because planning must stay free of torch, pandas and zarr.
+        import numpy as np
 
-        return partial(score, self)
+        from heatproof.store.manifest import write_manifest
+        from heatproof.store.source_files import joined_data
+        from heatproof.store.writing import write_table
+        from heatproof.workflow.stages import _score_tables as tables
+        from heatproof.workflow.stages import _stored_scores as stored
+
+        metric, rows = stored.metric_of(self), stored.rows_of(self)
+        explainers, recorded = stored.read_manifests(self, metric, rows)
+        batch, classes, right, scored = stored.read_images(self, rows)
+        scores, failed = _score_methods(self, metric, explainers, batch, scored)
+        recorded.unscored_reasons |= failed
+        ids = np.array(rows.image_ids or batch.image_ids[: self.images], dtype=object)[scored]
+        absolute_twins = stored.methods_equal_to_raw(self, explainers, batch.image_ids)
+        scores = {
+            method.name: scores[method.name]
+            for explainer in self.explainers
+            for method in explainer.methods
+            if method.name in scores and method.name not in absolute_twins
+        }
+        share_wrong = None if right is None else float(1 - right.mean())
+        write_table(tables.scores_table(self, scores, ids, rows.target_names(classes[scored])), self.files["scores"])
+        write_table(tables.methods_table(self, recorded, share_wrong, absolute_twins), self.files["methods"])
+        write_table(tables.checks_table(self, recorded), self.files["checks"])
+        write_manifest(
+            self.manifest,
+            self.files.values(),
+            spec_key=self.key,
+            key=digest(self.key),
+            options=self.options,
+            case=self.case.to_spec(),
+            higher_is_better=self.higher_is_better,
+            read=recorded.keys,
+            data=joined_data([*recorded.data, *recorded.drops]),
+        )
+
+
+def _score_methods(
+    spec: Score, metric: Metric, explainers: Sequence[MethodSpec], batch: Batch, scored: np.ndarray
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Return the scores of every method on the scored images, and the reasons of methods without any."""
+    import numpy as np
+
+    from heatproof.workflow.stages._stored_scores import iterate_scores
+
+    parts: dict[str, list[np.ndarray]] = {}
+    failed: dict[str, str] = {}
+    for scores in iterate_scores(spec, metric, explainers, batch, scored, failed):
+        parts.setdefault(scores.method, []).append(scores.score)
+    # For built-in metrics, the number of undefined images is enough.
+    for method in parts if metric.is_custom else ():
+        if method not in failed and all(np.isnan(part).all() for part in parts[method]):
+            failed[method] = f"the metric {metric.name!r} has no finite score on any image"
+    for method, reason in failed.items():
+        log.warning("%s has no score: %s", method, reason)
+    return {method: np.concatenate(values) for method, values in parts.items() if method not in failed}, failed
 
 
 def _read_responses(plan: Plan, case: Case) -> dict[str, tuple[Response, list[int] | None]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -72,8 +72,6 @@ class Tables(Report, RankingFields):
         Patch drops of all networks.
     ranked
         Metrics that count in the ranking.
-    explainer_of
-        Explainer of each method.
     deletions
         Grid, baseline and output of the patch drops of each metric.
     ablating
@@ -124,7 +122,6 @@ class Tables(Report, RankingFields):
     upstream: Key
     drops: list[StoredDrops]
     ranked: list[str]
-    explainer_of: dict[str, str]
     deletions: dict[str, tuple[Grid, str, str]]
     ablating: list[str]
     images: int
@@ -150,9 +147,6 @@ class Tables(Report, RankingFields):
             drops=drops,
             # A network on one grid and baseline counts as one test case, whatever the outputs.
             ranked=sorted({item.metric for item in drops}),
-            explainer_of={
-                method.name: name for name, explainer in plan.explainers.items() for method in explainer.methods
-            },
             deletions={
                 metric: deletion
                 for network in plan.networks()
@@ -196,22 +190,23 @@ class Tables(Report, RankingFields):
         from heatproof.stats.table import counted_rows, meta_rank_table
         from heatproof.store.result_tables import read_parquet
         from heatproof.workflow.stages._accuracy import accuracy_of_networks
-        from heatproof.workflow.stages._results import publish
+        from heatproof.workflow.stages._results import publish, read_checks, read_methods
 
         rows = [read_parquet(path) for path in self.scores]
         scores = pd.concat([one_score_per_image(table) for table in rows], ignore_index=True)
-        table = _scored_table(self, scores, self.scores)
+        methods = read_methods(self.scores)
+        table = _scored_table(self, scores, methods)
         require_ranks(table)
         insert_counted_as(table, self.ranked)
         ranked = counted_rows(table.assign(higher_is_better=table["metric"].map(higher_is_better)))
-        insert_columns(table, "n_images", passes(table, self.scores, self.explainer_of))
+        insert_columns(table, "n_images", passes(table, methods))
         accuracy = accuracy_of_networks(self.drops, self.images, self.target)
         contents = {
             "verdict": verdicts(rows, table, accuracy, self.deletions, self.references, self.ablating, self.level),
             "idsds_table": table,
             "meta_rank": meta_rank_table(ranked, images=scores, **self.resampling),
             "accuracy": accuracy,
-            "applicability": applicability_table(self.scores),
+            "applicability": applicability_table(read_checks(self.scores)),
         }
         publish(self, {self.files[name]: content for name, content in contents.items()}, self.scores)
 
@@ -251,21 +246,23 @@ class AllScores(ScoresStage, RankingFields):
     def run(self, runtime: Runtime) -> None:
         """Write scores.csv."""
         from heatproof.report.tables.scores import insert_facts_of_metrics, mean_scores
-        from heatproof.workflow.stages._results import publish, read_scores
+        from heatproof.workflow.stages._results import publish, read_methods, read_scores
 
         files, scores = read_scores(self.results.scores, self.cases)
-        table = _scored_table(self, scores, files, self.directions)
+        table = _scored_table(self, scores, read_methods(files), self.directions)
         means = mean_scores(scores, self.directions, self.least_coverage)
         insert_facts_of_metrics(table, means, self.directions, self.kinds, self.references)
         publish(self, {self.files["scores"]: table}, files)
 
 
 def _scored_table(
-    spec: Tables | AllScores, scores: pd.DataFrame, files: Sequence[str], directions: Mapping[str, bool] | None = None
+    spec: Tables | AllScores,
+    scores: pd.DataFrame,
+    methods: pd.DataFrame,
+    directions: Mapping[str, bool] | None = None,
 ) -> pd.DataFrame:
-    """Return `heatproof.report.tables.scores.scored_table` of the scores in some files."""
-    from heatproof.report.tables.scores import read_gaps, read_manifests, scored_table
+    """Return `heatproof.report.tables.scores.scored_table` with the settings of a job."""
+    from heatproof.report.tables.scores import scored_table
 
-    shares = {case: manifest["share_wrong"] for case, manifest in read_manifests(files).items()}
     settings = {"directions": directions, "least_coverage": spec.least_coverage, **spec.resampling}
-    return scored_table(scores, read_gaps(files), shares, spec.model_kinds, **settings)
+    return scored_table(scores, methods, spec.model_kinds, **settings)

@@ -1,4 +1,4 @@
-"""Stage `respond`: compute and cache the responses of networks to perturbed evaluation images.
+"""What jobs of responses do: compute and store the outputs of a network for perturbed evaluation images.
 
 One job computes a shard of one response. A map response has a store for each explainer of the job, with the explainer's
 methods as a dimension, so that adding an explainer computes only its own store. The job reads the images, and runs the

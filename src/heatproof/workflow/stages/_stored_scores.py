@@ -1,34 +1,27 @@
-"""Stage `score`: compute one metric for all methods of a model from cached stores."""
+"""Scores from stored maps and responses: read what a metric reads on a network, and score every method."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from heatproof.core.batch import Batch
 from heatproof.core.methods import MethodSpec, have_signs
-from heatproof.core.provenance import digest
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS, Metric
 from heatproof.metrics.responses.base import response_of
 from heatproof.metrics.scoring import ArraysByArgument, Chunk, MethodScores, score_batches
-from heatproof.store.manifest import comparison_passes, read_checksummed, read_shard, write_manifest
+from heatproof.store.manifest import comparison_passes, read_checksummed, read_shard
 from heatproof.store.rows import ScoredRows, scored_rows
-from heatproof.store.source_files import joined_data
 from heatproof.store.stored_maps import stored_maps
-from heatproof.store.writing import write_table
 from heatproof.store.zarr_store import describe_store, read
 
 if TYPE_CHECKING:
     from heatproof.workflow.stages.score import Score
-
-log = logging.getLogger(__name__)
 
 
 def predicted_correctly(rows: ScoredRows, store: str, labels: np.ndarray) -> np.ndarray | None:
@@ -86,7 +79,7 @@ def select_images(labels: np.ndarray, right: np.ndarray | None, *, only_correct:
 
 
 @dataclass
-class _Recorded:
+class Recorded:
     """What the manifests of a metric's inputs record.
 
     Attributes
@@ -109,19 +102,20 @@ class _Recorded:
     data: list[dict[str, Any]] = field(default_factory=list)
 
 
-def _metric_of(spec: Score) -> Metric:
+def metric_of(spec: Score) -> Metric:
     """Return the metric; only its module is imported, and the job's key has no code of other metrics."""
     import_module(spec.module)
     return METRICS[spec.kind]
 
 
-def _rows_of(spec: Score) -> ScoredRows:
+def rows_of(spec: Score) -> ScoredRows:
+    """Return the rows of the dataset that are scored."""
     return scored_rows(read_checksummed(spec.classes) or {}, spec.target, spec.images)
 
 
-def _read_manifests(spec: Score, metric: Metric, rows: ScoredRows) -> tuple[list[MethodSpec], _Recorded]:
+def read_manifests(spec: Score, metric: Metric, rows: ScoredRows) -> tuple[list[MethodSpec], Recorded]:
     """Return the explainers whose methods have scores, and what the manifests of all inputs record."""
-    recorded, explainers = _Recorded(), list(spec.explainers)
+    recorded, explainers = Recorded(), list(spec.explainers)
     options = {**spec.options, **({"output": spec.case.output} if "output" in metric.options else {})}
     if reason := metric.unsupported_reason(rows.task, options):
         # The responses of a metric that does not apply need not exist.
@@ -136,7 +130,7 @@ def _read_manifests(spec: Score, metric: Metric, rows: ScoredRows) -> tuple[list
             if record := next((manifest["gate"] for manifest in manifests if "gate" in manifest), None):
                 recorded.applicability[explainer.name] = record
             if base == explainer.store:
-                recorded.costs[explainer.name] = _sum_costs(manifests)
+                recorded.costs[explainer.name] = sum_costs(manifests)
             if reason := next((manifest["gap"] for manifest in manifests if manifest["gap"]), None):
                 recorded.unscored_reasons |= {method.name: reason for method in explainer.methods}
                 explainers = [other for other in explainers if other is not explainer]
@@ -144,7 +138,7 @@ def _read_manifests(spec: Score, metric: Metric, rows: ScoredRows) -> tuple[list
     return explainers, recorded
 
 
-def _read_images(spec: Score, rows: ScoredRows) -> tuple[Batch, np.ndarray, np.ndarray | None, np.ndarray]:
+def read_images(spec: Score, rows: ScoredRows) -> tuple[Batch, np.ndarray, np.ndarray | None, np.ndarray]:
     """Return the images of a metric, without their pixels.
 
     Returns
@@ -174,42 +168,7 @@ def _read_images(spec: Score, rows: ScoredRows) -> tuple[Batch, np.ndarray, np.n
     return batch, classes, right, scored
 
 
-def score(spec: Score) -> None:
-    """Write the scores of each image and method as tidy Parquet; the manifest lists methods without scores."""
-    metric, rows = _metric_of(spec), _rows_of(spec)
-    explainers, recorded = _read_manifests(spec, metric, rows)
-    batch, classes, right, scored = _read_images(spec, rows)
-    scores, failed = _score_methods(spec, metric, explainers, batch, scored)
-    recorded.unscored_reasons |= failed
-    ids = np.array(rows.image_ids or batch.image_ids[: spec.images], dtype=object)[scored]
-    absolute_twins = _methods_equal_to_raw(spec, explainers, batch.image_ids)
-    names = [method.name for explainer in spec.explainers for method in explainer.methods]
-    names = [name for name in names if name not in absolute_twins]
-    recorded.unscored_reasons = {
-        name: reason for name, reason in recorded.unscored_reasons.items() if name not in absolute_twins
-    }
-    table = _table(
-        spec, {name: scores[name] for name in names if name in scores}, ids, rows.target_names(classes[scored])
-    )
-    write_table(table, spec.files["scores"])
-    write_manifest(
-        spec.manifest,
-        [spec.files["scores"]],
-        spec_key=spec.key,
-        key=digest(spec.key),
-        gaps=recorded.unscored_reasons,
-        gates=recorded.applicability,
-        costs={"explainers": recorded.costs, "drops": _sum_costs(recorded.drops)},
-        options=spec.options,
-        case=spec.case.to_spec(),
-        share_wrong=None if right is None else float(1 - right.mean()),
-        higher_is_better=spec.higher_is_better,
-        read=recorded.keys,
-        data=joined_data([*recorded.data, *recorded.drops]),
-    )
-
-
-def _methods_equal_to_raw(spec: Score, explainers: Sequence[MethodSpec], ids: Sequence[str]) -> set[str]:
+def methods_equal_to_raw(spec: Score, explainers: Sequence[MethodSpec], ids: Sequence[str]) -> set[str]:
     """Return the absolute methods of user's functions whose maps have no negative value, as `heatproof.choose` does.
 
     They are the same method as the raw maps. The plan has both, because only the maps tell whether they are signed;
@@ -233,7 +192,7 @@ def _read_shards(spec: Score, base: str, keys: dict[str, str]) -> list[dict[str,
     return manifests
 
 
-def _sum_costs(manifests: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def sum_costs(manifests: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return the number of images in the shards of a store, and the network passes and seconds that they took.
 
     Passes of checks are those of one job, whatever the number of shards, plus those of comparisons of each image.
@@ -250,43 +209,6 @@ def _sum_costs(manifests: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {"images": sum(counts), "check_passes": max(checks_of_shards) + compared, **summed}
 
 
-def _table(spec: Score, scores: Mapping[str, np.ndarray], ids: np.ndarray, classes: Any) -> pd.DataFrame:
-    """Return the tidy table of scores, with one row for each method and image."""
-    values = np.concatenate(list(scores.values())) if scores else np.empty(0)
-    table = pd.DataFrame(
-        {
-            **spec.case.network._asdict(),
-            "method": np.repeat(np.array(list(scores), dtype=object), len(ids)),
-            "metric": spec.case.metric,
-            "image": np.tile(ids, len(scores)),
-            "class": np.tile(classes, len(scores)),
-            "score": values,
-            "valid": ~np.isnan(values),
-        }
-    )
-    for name, undefined in (~table["valid"]).groupby(table["method"], sort=False).sum().items():
-        if undefined:
-            log.info("%s: undefined on %d of %d images", name, undefined, len(ids))
-    return table
-
-
-def _score_methods(
-    spec: Score, metric: Metric, explainers: Sequence[MethodSpec], batch: Batch, scored: np.ndarray
-) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Return the scores of every method on the scored images, and the reasons of methods without any."""
-    parts: dict[str, list[np.ndarray]] = {}
-    failed: dict[str, str] = {}
-    for scores in _iterate_scores(spec, metric, explainers, batch, scored, failed):
-        parts.setdefault(scores.method, []).append(scores.score)
-    # For built-in metrics, the number of undefined images is enough.
-    for method in parts if metric.is_custom else ():
-        if method not in failed and all(np.isnan(part).all() for part in parts[method]):
-            failed[method] = f"the metric {metric.name!r} has no finite score on any image"
-    for method, reason in failed.items():
-        log.warning("%s has no score: %s", method, reason)
-    return {method: np.concatenate(values) for method, values in parts.items() if method not in failed}, failed
-
-
 def stored_curves(spec: Score) -> Iterator[MethodScores]:
     """Score every method again from stored inputs, to get the curves behind its scores, which no table contains.
 
@@ -296,16 +218,16 @@ def stored_curves(spec: Score) -> Iterator[MethodScores]:
         Scores of each method that has any, on the scored images; a metric over responses along maps yields all images
         at once.
     """
-    metric, rows, failed = _metric_of(spec), _rows_of(spec), dict[str, str]()
-    explainers, _ = _read_manifests(spec, metric, rows)
-    batch, _, _, scored = _read_images(spec, rows)
-    absolute_twins = _methods_equal_to_raw(spec, explainers, batch.image_ids)
-    for scores in _iterate_scores(spec, metric, explainers, batch, scored, failed):
+    metric, rows, failed = metric_of(spec), rows_of(spec), dict[str, str]()
+    explainers, _ = read_manifests(spec, metric, rows)
+    batch, _, _, scored = read_images(spec, rows)
+    absolute_twins = methods_equal_to_raw(spec, explainers, batch.image_ids)
+    for scores in iterate_scores(spec, metric, explainers, batch, scored, failed):
         if scores.method not in failed and scores.method not in absolute_twins:
             yield scores
 
 
-def _iterate_scores(
+def iterate_scores(
     spec: Score,
     metric: Metric,
     explainers: Sequence[MethodSpec],
