@@ -104,9 +104,9 @@ def _scored_metric(score: Score) -> ScoredMetric:
     """Return a metric with the curves behind its scores, which are computed again from stored inputs."""
     from heatproof.core.sequences import Perturbation
     from heatproof.core.tasks import task_provides
-    from heatproof.workflow.stages._stored_scores import stored_curves
     from heatproof.report.figures.metric_curves import ScoredMetric, output_name
     from heatproof.store.rows import rows_of_store
+    from heatproof.workflow.stages._stored_scores import stored_curves
 
     has_probability = task_provides(rows_of_store(score.drops + ".zarr", 0).task, "probability")
     return ScoredMetric(
