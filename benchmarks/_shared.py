@@ -1,7 +1,10 @@
 """Options that all benchmarks share, and the output of their tables."""
 
 import argparse
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import pandas as pd
 
@@ -21,3 +24,10 @@ def print_table(rows: pd.DataFrame | list[dict[str, object]], name: str, out: Pa
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         table.to_csv(out / f"{name}.csv", index=False, float_format="%.4g")
+
+
+def module_of_workflow(name: str) -> ModuleType:
+    """Return a module below `heatproof.workflow`, which stood in the package itself until 0.3.0."""
+    name_now = f"heatproof.workflow.{name}"
+    is_there = find_spec(name_now.rpartition(".")[0]) is not None
+    return import_module(name_now if is_there else f"heatproof.{name}")

@@ -28,7 +28,7 @@ from threading import local
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from _shared import make_parser, print_table
+from _shared import make_parser, module_of_workflow, print_table
 
 if TYPE_CHECKING:
     from heatproof.core.specs import Runtime
@@ -279,11 +279,8 @@ class TimedDataset:
 
 def jobs_of(config: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield stage, subject and request of the jobs that lead to the scores, with responses of one explainer."""
-    from heatproof.workflow.plan.graph import Graph
-    from heatproof.workflow.plan.validate import make_plan
-
-    plan = make_plan(config)
-    graph, runtime = Graph(plan), plan.runtime()
+    plan = module_of_workflow("plan.validate").make_plan(config)
+    graph, runtime = module_of_workflow("plan.graph").Graph(plan), plan.runtime()
     # A response costs the same for every map, so that one explainer is enough; scores need no network.
     explainer = next(iter(plan.explainers))
     for job in graph.jobs_leading_to(["results/scores.csv"]):

@@ -16,12 +16,14 @@ the like: at the first pass, and at the last one, which is for the scores.
 
 `--list` prints the functions to the first pass in the order of their first calls, with the number of calls for each
 network. `--path` runs a job `attribute` of the workflow with one map, and counts functions, modules, and changes: calls
-that lead from a function of one module into another module. Different changes are pairs of such functions.
+that lead from a function of one module into another module. Different changes are pairs of such functions. Files are
+those that it opens to write, also those that it renames or removes.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 import threading
@@ -35,7 +37,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _shared import make_parser, print_table
+from _shared import make_parser, module_of_workflow, print_table
 
 import heatproof
 
@@ -187,19 +189,23 @@ CONFIG = {
 }
 
 
-def profile_of_job() -> Profile:
-    """Profile the job of the workflow that makes one map, after the jobs that it needs."""
+def profile_of_job() -> tuple[Profile, int]:
+    """Profile the job that makes one map, after the jobs that it needs, and count the files that it wrote."""
     from device import jobs_of, working_in
 
-    from heatproof.core.specs import Runtime
-    from heatproof.workflow.config.files import default_config, merge
-    from heatproof.workflow.plan.stage import load_spec
+    files_of_config, stage_module = module_of_workflow("config.files"), module_of_workflow("plan.stage")
+    profile, written = Profile(), set[str]()
 
-    profile = Profile()
+    def note_files(event: str, arguments: tuple[Any, ...]) -> None:
+        flags = arguments[2] if event == "open" else 0
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) and isinstance(arguments[0], str | os.PathLike):
+            written.add(os.path.abspath(arguments[0]))
+
     with tempfile.TemporaryDirectory() as folder, working_in(folder):
-        for stage, _, request in jobs_of(merge(default_config(), CONFIG)):
+        for stage, _, request in jobs_of(files_of_config.merge(files_of_config.default_config(), CONFIG)):
             plain = json.loads(json.dumps(request))
-            job, runtime = load_spec(plain["run"], plain["spec"]), Runtime(**plain["runtime"])
+            job = stage_module.load_spec(plain["run"], plain["spec"])
+            runtime = stage_module.Runtime(**plain["runtime"])
             if stage != "attribute":
                 job.run(runtime)
                 continue
@@ -207,11 +213,12 @@ def profile_of_job() -> Profile:
             job = type(job)(**{**vars(job), "shard": type(shard)(**{**vars(shard), "images": (0, 1)})})
             # Results are written in other threads, which are part of the path.
             threading.setprofile(profile.enter_and_compare)
+            sys.addaudithook(note_files)
             with profiling(profile.enter_and_compare):
                 job.run(runtime)
             threading.setprofile(None)
             break
-    return profile
+        return profile, len([path for path in written if path.startswith(os.path.realpath(folder))])
 
 
 def main() -> None:
@@ -221,12 +228,13 @@ def main() -> None:
     args = options.parse_args()
     warnings.simplefilter("ignore")
     if args.path:
-        profile = profile_of_job()
+        profile, written = profile_of_job()
         counts = {
             "functions": len(profile.calls),
             "modules": modules_of(profile.calls),
             "changes": profile.changes.total(),
             "different changes": len(profile.changes),
+            "files written": written,
         }
         print_table([{"job": "attribute", **counts}], "path", args.out)
         return

@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from _shared import make_parser, print_table
+from _shared import make_parser, module_of_workflow, print_table
 from scipy.stats import binom
 
 # Of the median of the ratios, and of the upper end of its interval.
@@ -131,12 +131,16 @@ def choice(size: str) -> Call:
 
 
 def start_of_a_job() -> Call:
-    """Return the start of a process that imports what stages of this checkout import: others may have other names."""
-    from heatproof.core.provenance import read_source
-    from heatproof.workflow.plan.stage import STAGES
+    """Return the start of a process that imports what this checkout's stages import, at their top and when they run."""
+    try:
+        from heatproof.core.provenance import read_source
+    except ModuleNotFoundError:  # where the package had another name
+        from heatproof.base.provenance import read_source
 
-    stages = [STAGES[name].__module__ for name in STAGES_OF_A_START]
-    modules = dict.fromkeys(module for stage in stages for module in (stage, *read_source(stage).imports))
+    registry = module_of_workflow("plan.stage").STAGES
+    stages = [registry[name] for name in STAGES_OF_A_START]
+    modules = dict.fromkeys(module for stage in stages for module in (stage.__module__, *getattr(stage, "code", ())))
+    modules |= dict.fromkeys(imported for module in [*modules] for imported in read_source(module).imports)
     imports = f"import {', '.join(['heatproof.workflow.job', *modules])}"
     return lambda: subprocess.run([sys.executable, "-c", imports], check=True, stdout=subprocess.DEVNULL)
 
