@@ -17,9 +17,10 @@ import toy_project
 
 from heatproof.core.from_json import as_type
 from heatproof.core.provenance import as_json
+from heatproof.workflow import stages
 from heatproof.workflow.config.files import merge, read_config
 from heatproof.workflow.plan.graph import Graph
-from heatproof.workflow.plan.stage import STAGES, load_spec
+from heatproof.workflow.plan.stage import STAGES, STAGES_PACKAGE, Stage, load_spec
 from heatproof.workflow.plan.validate import make_plan
 
 ROOT = Path(__file__).parents[2]
@@ -101,7 +102,10 @@ def test_extra_missing_and_mistyped_fields_are_refused(name):
 
 @pytest.mark.parametrize("kind", STAGES.values(), ids=STAGES)
 def test_a_job_runs_the_code_of_its_key(kind):
-    """The work of a job is a function of the module whose code is part of its key."""
+    """The work of a job is the method `run` or a function of the module whose code is part of its key."""
+    if kind.run is not Stage.run:
+        assert kind.run.__module__ in spec_of(kind.name).modules
+        return
     (function,) = ast.parse(textwrap.dedent(inspect.getsource(kind.work))).body
     docstring, *imported, returned = function.body
     assert isinstance(docstring.value, ast.Constant)
@@ -113,6 +117,26 @@ def test_a_job_runs_the_code_of_its_key(kind):
         *vars(import_module(kind.__module__)),
     ]
     assert all(isinstance(argument, ast.Name) or argument.value.id == "self" for argument in arguments)
+
+
+def is_outside_of_keys(module):
+    """Return whether a key does not cover a module: only the file of the stage and helpers count of the workflow."""
+    return module.startswith("heatproof.workflow.") and not module.startswith(f"{STAGES_PACKAGE}._")
+
+
+@pytest.mark.parametrize("file", sorted(Path(stages.__file__).parent.glob("*.py")), ids=lambda file: file.stem)
+def test_what_runs_imports_only_code_of_its_key(file):
+    """A stage imports the code that it runs inside of functions; all imports of a helper run."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for_types = {
+        statement
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for statement in node.body
+    }
+    at_the_top = set() if file.stem.startswith("_") else set(tree.body)
+    running = {node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)} - for_types - at_the_top
+    assert [node.module for node in running if is_outside_of_keys(node.module)] == []
 
 
 @dataclass(frozen=True)

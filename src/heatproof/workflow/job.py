@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             ) from None
         started = psutil.Process().create_time()
         log.info("%s: started in %.2f s", job.name, time.time() - started)
-        job.work(runtime)()
+        job.run(runtime)
         log.info("%s: done in %.2f s", job.name, time.time() - started)
 
     return run_and_report_errors(work, "job")

@@ -25,7 +25,7 @@ from heatproof.workflow.reconcile import Results
 if TYPE_CHECKING:
     from heatproof.core.specs import Runtime
     from heatproof.workflow.stages.shards import ShardStage
-    from heatproof.workflow.stages.weights import Training
+    from heatproof.workflow.stages.train import Training
 
 TRAININGS = ("pretrain", "finetune")
 # Stages that take seconds and are repeated completely.
@@ -119,16 +119,13 @@ def _made_again(job: Job, runtime: Runtime) -> Iterator[Verdict]:
 
 def _first_epoch(job: Job, runtime: Runtime) -> Iterator[Verdict]:
     """Repeat the first epoch of a training, and compare its row of the history."""
-    # Imported here, because importing torch takes long.
-    from heatproof.jobs.train import history_of_first_epoch
-
     (product,) = job.products
     spec, manifest = cast("Training", job.spec), read_checksummed(product.manifest) or {}
     if spec.training.devices > 1:
         yield product.manifest, "a training on several devices is not reproducible to the last digit"
         return
     then = verified_bytes(spec.files["history"], listed=False).decode("utf-8").splitlines()[:2]
-    now = history_of_first_epoch(spec, runtime).splitlines()
+    now = spec.history_of_first_epoch(runtime).splitlines()
     other = (product.manifest, f"its first epoch is {now[-1]}, and was {then[-1]}")
     yield _date_forward(product, manifest) if now == then else other
 

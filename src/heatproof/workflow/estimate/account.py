@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from heatproof.workflow.estimate.child import CountedSteps
     from heatproof.workflow.stages.precision import Guard
     from heatproof.workflow.stages.shards import ShardStage
-    from heatproof.workflow.stages.weights import Training
+    from heatproof.workflow.stages.train import Training
 
 TRAININGS = ("pretrain", "finetune")
 # Stages that are counted with another one.

@@ -75,7 +75,7 @@ class StartUp:
     def run(self, runtime: Runtime) -> None:
         """Import the modules of a job."""
         import heatproof.jobs.attribute
-        import heatproof.jobs.train  # noqa: F401
+        import heatproof.workflow.stages._training  # noqa: F401
 
 
 @dataclass(frozen=True)
@@ -166,8 +166,8 @@ class TimeTraining:
         """Time the training loop on a few batches; its start is timed as well, because it imports more than others."""
         from heatproof.core.normalise import normalise
         from heatproof.datasets.reader import reader_of_dataset
-        from heatproof.jobs.train import use_complete_output
         from heatproof.models.network import build_network, configure_torch
+        from heatproof.training.in_domain import use_complete_output
         from heatproof.training.loop import Examples, fit, validate
 
         device = configure_torch(runtime)

@@ -25,7 +25,7 @@ from heatproof.workflow.plan.validate import Plan, make_plan
 
 if TYPE_CHECKING:
     from heatproof.workflow.estimate.child import CountedSteps, TimedSteps
-    from heatproof.workflow.stages.weights import Training
+    from heatproof.workflow.stages.train import Training
 
 log = logging.getLogger(__name__)
 
