@@ -186,7 +186,7 @@ def throughput(job: Any, runtime: Runtime, gradients: bool, trained: bool) -> tu
 def passes_images(stage: type[Stage]) -> bool:
     """Return whether the work of the jobs of a stage is network passes."""
     from heatproof.workflow.stages.shards import ShardStage
-    from heatproof.workflow.stages.weights import Training
+    from heatproof.workflow.stages.train import Training
 
     return issubclass(stage, ShardStage | Training)
 

@@ -11,11 +11,10 @@ from PIL import Image
 
 from heatproof.core.dataset import NamesFiles, Split
 from heatproof.core.provenance import Key
-from heatproof.core.specs import DatasetSpec
+from heatproof.core.specs import DatasetSpec, Runtime
 from heatproof.datasets.checks import open_dataset
 from heatproof.datasets.lazy import SPLIT_NAMES
 from heatproof.errors import HeatproofError
-from heatproof.jobs.prepare import prepare
 from heatproof.store import source_files as sources
 from heatproof.store.manifest import read_checksummed
 from heatproof.store.source_files import (
@@ -32,6 +31,7 @@ from heatproof.workflow.changed_data import describe_changes, inspect_data
 from heatproof.workflow.config.files import default_config, merge
 from heatproof.workflow.plan.graph import Graph
 from heatproof.workflow.plan.validate import make_plan
+from heatproof.workflow.stages.prepare import Prepare
 from heatproof.workflow.start import update_data_records
 
 MANIFEST = "results/datasets/photos.json"
@@ -57,7 +57,7 @@ def spec_of(kind="image_folder", module="heatproof.datasets.image_folder", **opt
 
 def prepare_record(spec=None):
     spec = spec or spec_of()
-    prepare(spec, MANIFEST)
+    Prepare(dataset=spec, manifest=MANIFEST).run(Runtime())
     return read_record(record_path(MANIFEST))
 
 
@@ -196,7 +196,7 @@ def test_an_image_added_while_images_are_listed_is_detected_next_time(folder, sa
         return dataset
 
     with monkeypatch.context() as patched:
-        patched.setattr("heatproof.jobs.prepare.open_dataset", open_late)
+        patched.setattr("heatproof.workflow.stages.prepare.open_dataset", open_late)
         record = prepare_record()
     assert file_changes(record, "photos").changed == [f"{ANTS}"]
 
@@ -400,7 +400,7 @@ def prepare_custom(kind, monkeypatch):
         with open(name, "w") as file:
             file.write(name)
     time.sleep(2 * TICK / 1e9)
-    monkeypatch.setattr("heatproof.jobs.prepare.open_dataset", lambda spec: kind())
+    monkeypatch.setattr("heatproof.workflow.stages.prepare.open_dataset", lambda spec: kind())
     return prepare_record(spec_of("mine:own", "mine"))
 
 
@@ -600,7 +600,7 @@ def test_the_root_of_a_loader_may_be_a_file_or_no_path(folder, monkeypatch, root
     """The option `root` of a custom loader can be a file, or not a path."""
     time.sleep(2 * TICK / 1e9)
     (folder / "archive.bin").write_text("one")
-    monkeypatch.setattr("heatproof.jobs.prepare.open_dataset", lambda spec: OfOneFile())
+    monkeypatch.setattr("heatproof.workflow.stages.prepare.open_dataset", lambda spec: OfOneFile())
     record = prepare_record(spec_of("mine:own", "mine", root=root))
     assert (file_changes(wait(record), root).changed, file_changes(wait(record), root).is_missing) == ([], False)
     (folder / "archive.bin").write_text("two")

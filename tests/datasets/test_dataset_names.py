@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from heatproof.core.specs import Runtime
 from heatproof.datasets.checks import open_dataset
 from heatproof.datasets.registry import DATASETS
 from heatproof.errors import HeatproofError
-from heatproof.jobs.prepare import prepare
 from heatproof.store.reading import read_json
 from heatproof.workflow.config.files import default_config, merge
 from heatproof.workflow.plan.validate import make_plan
+from heatproof.workflow.stages.prepare import Prepare
 
 PAGE = Path(__file__).parents[2] / "docs" / "datasets.md"
 
@@ -32,7 +33,7 @@ def test_prepare_writes_the_manifest_of_a_dataset_in_a_config(tmp_path, fill):
     plan = plan_of({"photos": {"dataset": "image_folder", "root": str(tmp_path / "pictures"), "size": 32}})
     assert plan.datasets["photos"]["size"] == (32, 32)
     spec = plan.dataset_spec("photos")
-    prepare(spec, str(tmp_path / "photos.json"))
+    Prepare(dataset=spec, manifest=str(tmp_path / "photos.json")).run(Runtime())
     manifest = read_json(tmp_path / "photos.json")
     assert manifest["class_names"] == ["ant", "bee"]
     assert manifest["splits"]["evaluation"]["ids"] == list(open_dataset(spec).splits["evaluation"].ids)

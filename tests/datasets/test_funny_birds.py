@@ -10,15 +10,15 @@ from PIL import Image
 
 from heatproof.core.dataset import HasParts
 from heatproof.core.provenance import Key
-from heatproof.core.specs import DatasetSpec
+from heatproof.core.specs import DatasetSpec, Runtime
 from heatproof.datasets.checks import check_image_files
 from heatproof.datasets.funny_birds import funny_birds
 from heatproof.datasets.registry import DATASETS
 from heatproof.errors import HeatproofError
-from heatproof.jobs.prepare import prepare
 from heatproof.store.source_files import read_record, record_path
 from heatproof.workflow.estimate import synthetic
 from heatproof.workflow.plan.validate import make_plan
+from heatproof.workflow.stages.prepare import Prepare
 
 MANIFEST = "results/datasets/birds.json"
 
@@ -258,7 +258,7 @@ def test_a_changed_file_changes_the_images_that_are_read_from_it(writable_folder
     monkeypatch.chdir(writable_folder.parent)
 
     def digests():
-        prepare(spec_of(writable_folder), MANIFEST)
+        Prepare(dataset=spec_of(writable_folder), manifest=MANIFEST).run(Runtime())
         record = read_record(record_path(MANIFEST))
         per_split = {split: record.digest(split, 0, record.listed[split][1]) for split in record.listed}
         rows = range(record.listed["evaluation"][1])

@@ -8,12 +8,12 @@ import pytest
 
 from heatproof.core.dataset import Split
 from heatproof.core.provenance import Key
-from heatproof.core.specs import DatasetSpec
+from heatproof.core.specs import DatasetSpec, Runtime
 from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
-from heatproof.jobs import prepare as module
-from heatproof.jobs.prepare import prepare
 from heatproof.store.reading import read_json
+from heatproof.workflow.stages import prepare as module
+from heatproof.workflow.stages.prepare import Prepare
 
 NAMES = ("train", "validation", "evaluation")
 
@@ -35,7 +35,8 @@ def toy(change=None):
 
 def run(tmp_path, monkeypatch, change=None):
     monkeypatch.setattr(module, "open_dataset", lambda spec: toy(change))
-    prepare(DatasetSpec("toy", "toy", {}, 0, "toy", Key("config", "code")), str(tmp_path / "toy.json"))
+    spec = DatasetSpec("toy", "toy", {}, 0, "toy", Key("config", "code"))
+    Prepare(dataset=spec, manifest=str(tmp_path / "toy.json")).run(Runtime())
     return read_json(tmp_path / "toy.json")
 
 

@@ -7,16 +7,16 @@ from task_examples import Pictures
 
 from heatproof.core.dataset import HasParts, Split
 from heatproof.core.provenance import Key
-from heatproof.core.specs import DatasetSpec
+from heatproof.core.specs import DatasetSpec, Runtime
 from heatproof.core.tasks import ROW_SEPARATOR, row_id
 from heatproof.datasets.checks import check_dataset, check_target, describe_rows, open_dataset
 from heatproof.datasets.lazy import FileList, LazyDataset
 from heatproof.datasets.parts import parts
 from heatproof.datasets.rows import as_rows, unwrap_rows
 from heatproof.errors import HeatproofError
-from heatproof.jobs.prepare import prepare
 from heatproof.store.manifest import read_checksummed
 from heatproof.store.source_files import read_record, record_path
+from heatproof.workflow.stages.prepare import Prepare
 
 
 def image_id_of(row):
@@ -154,7 +154,7 @@ def test_parts_are_those_of_the_images():
 def test_a_manifest_has_the_image_and_label_of_each_row(tmp_path, caplog):
     dataset_spec = spec("multilabel")
     with caplog.at_level("INFO"):
-        prepare(dataset_spec, str(tmp_path / "mine.json"))
+        Prepare(dataset=dataset_spec, manifest=str(tmp_path / "mine.json")).run(Runtime())
     manifest, rows = read_checksummed(tmp_path / "mine.json"), open_dataset(dataset_spec)
     assert manifest["task"] == "multilabel"
     assert manifest["class_names"] == ["kind 0", "kind 1", "kind 2"]

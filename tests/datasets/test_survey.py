@@ -8,13 +8,13 @@ from odd_files import table
 from PIL import Image
 
 from heatproof.core.provenance import Key
-from heatproof.core.specs import DatasetSpec
+from heatproof.core.specs import DatasetSpec, Runtime
 from heatproof.datasets.checks import check_image_files
 from heatproof.datasets.image_files import read_image
 from heatproof.datasets.image_folder import image_folder
 from heatproof.datasets.survey import survey
 from heatproof.errors import HeatproofError
-from heatproof.jobs.prepare import prepare
+from heatproof.workflow.stages.prepare import Prepare
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "datasets.md"
 
@@ -37,7 +37,7 @@ def test_unreadable_images_are_counted_and_named_before_the_run(tmp_path, fill):
         check_image_files(image_folder(seed=0, **options), "mine")
     spec = DatasetSpec("image_folder", "heatproof.datasets.image_folder", options, 0, "mine", Key("config", "code"))
     with pytest.raises(HeatproofError, match=expected):
-        prepare(spec, str(tmp_path / "m.json"))
+        Prepare(dataset=spec, manifest=str(tmp_path / "m.json")).run(Runtime())
     assert not (tmp_path / "m.json").exists()
 
 

@@ -11,12 +11,12 @@ def watch(path: str | Path) -> None:
 
     Complete weights have their own line, before epoch 0.
     """
-    from heatproof.jobs import train as stages
     from heatproof.training.journal import Journal
+    from heatproof.workflow.stages import _training
     from heatproof.workflow.stages._shards import Shard
 
     ledger = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    keep, save, publish = Shard._write_batch, Journal.save, stages.publish_tables
+    keep, save, publish = Shard._write_batch, Journal.save, _training.publish_tables
 
     def note(what: str | Path, start: int, stop: int) -> None:
         os.write(ledger, f"{what} {start} {stop}\n".encode())
@@ -36,4 +36,4 @@ def watch(path: str | Path) -> None:
         note(job.manifest, -1, 0)
 
     Shard._write_batch, Journal.save = noted_keep, noted_save
-    stages.publish_tables = noted_publish
+    _training.publish_tables = noted_publish

@@ -12,10 +12,9 @@ from safetensors.torch import save_file
 
 from heatproof.core.specs import DatasetSpec
 from heatproof.errors import HeatproofError
-from heatproof.jobs.fetch import check_checkpoint
 from heatproof.models.network import build_network
 from heatproof.models.registry import ModelSpec
-from heatproof.workflow.stages.weights import Fetch
+from heatproof.workflow.stages.fetch import Fetch
 
 MODEL = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})
 DIGITS = DatasetSpec("digits", "heatproof.datasets.digits", {}, 0, "digits")
@@ -102,12 +101,12 @@ def message_about(name: str, folder: Path) -> str:
     """Write an odd checkpoint into a folder, and return the message about it."""
     path = folder / name
     KINDS[name][1](build_network(MODEL, 10).state_dict(), path)
-    recorder, log = _Recorder(), logging.getLogger("heatproof.jobs.fetch")
+    recorder, log = _Recorder(), logging.getLogger("heatproof.workflow.stages._checkpoint")
     before = log.level
     log.addHandler(recorder)
     log.setLevel(logging.INFO)
     try:
-        check_checkpoint(Fetch(dataset=DIGITS, model=MODEL, checkpoint=str(path), sha256=None))
+        Fetch(dataset=DIGITS, model=MODEL, checkpoint=str(path), sha256=None).check()
         done = [sentence.partition(": ")[2] for sentence in recorder.messages]
         message = f"It is read: {done[0]}." if done else "It is read."
     except HeatproofError as error:

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from heatproof.core.specs import Runtime
 from heatproof.errors import HeatproofError
-from heatproof.jobs.fetch import fetch
 from heatproof.models.network import build_network, load_network
 from heatproof.models.registry import ModelSpec
 from heatproof.workflow.config.files import read_config
@@ -135,7 +135,7 @@ def test_a_checkpoint_gives_the_logits_of_its_own_network(name, tmp_path, monkey
     torch.save(theirs.state, path)
     plan = planned(path, name)
     job = Graph(plan).spec(stage="fetch", dataset="cifar100", model=name)
-    fetch(job)
+    job.run(Runtime())
     network = load_network(plan.model_spec(name), 100, job.files["weights"], torch.device("cpu"))
     images = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
@@ -165,7 +165,7 @@ def test_a_vgg_with_one_linear_layer_names_the_option_for_its_file(tmp_path, mon
     path = tmp_path / "theirs.pt"
     torch.save(PublishedNetwork("vgg11").state, path)
     with pytest.raises(HeatproofError, match="linear_layers: 3"):
-        fetch(Graph(planned(path, "vgg11", options={})).spec(stage="fetch", dataset="cifar100", model="vgg11"))
+        Graph(planned(path, "vgg11", options={})).spec(stage="fetch", dataset="cifar100", model="vgg11").run(Runtime())
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from heatproof.core.provenance import Key
-from heatproof.core.specs import DatasetSpec
+from heatproof.core.specs import DatasetSpec, Runtime
 from heatproof.errors import HeatproofError
-from heatproof.jobs.fetch import check_checkpoint, fetch
 from heatproof.models.network import build_network
 from heatproof.models.registry import ModelSpec
 from heatproof.store.reading import read_json
-from heatproof.workflow.stages.weights import Fetch
+from heatproof.workflow.stages.fetch import Fetch
 
 MODEL = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})
 DATASET = DatasetSpec("digits", "heatproof.datasets.digits", {}, 0, "digits")
@@ -41,7 +40,7 @@ def run(tmp_path):
             manifest=str(results / "pretrained.json"),
             key=Key("config", "code"),
         )
-        fetch(job)
+        job.run(Runtime())
         return job
 
     return run
@@ -182,6 +181,9 @@ def test_a_check_reads_fewer_images_than_the_job(run, tmp_path, state):
     assert images == "256"
     image_counts = []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("heatproof.jobs.fetch.require_accuracy", lambda *arguments: image_counts.append(arguments[-1]))
-        check_checkpoint(job)
+        patched.setattr(
+            "heatproof.workflow.stages._checkpoint.require_accuracy",
+            lambda *arguments: image_counts.append(arguments[-1]),
+        )
+        job.check()
     assert image_counts == [64]

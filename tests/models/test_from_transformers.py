@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from heatproof.core.specs import Runtime
 from heatproof.errors import HeatproofError
-from heatproof.jobs.fetch import fetch
 from heatproof.models.network import build_network, load_weights
 from heatproof.workflow.config.schema import normalise
 from heatproof.workflow.plan.graph import Graph
@@ -48,7 +48,7 @@ def test_the_published_network_is_read_with_its_preprocessing(folder, tmp_path, 
     assert (facts.mean, facts.std, facts.size) == ((0.4, 0.5, 0.6), (0.2, 0.3, 0.4), (32, 32))
     assert plan.models["mine"].design.family == "vit"
     job = weights_of(plan)
-    fetch(job)
+    job.run(Runtime())
     network = build_network(job.model, 10)
     load_weights(network, job.files["weights"])
     images = torch.randn(2, 3, 32, 32)
@@ -62,7 +62,7 @@ def test_weights_of_another_folder_are_refused(folder, tmp_path):
     elsewhere.write_bytes((path / "model.safetensors").read_bytes())
     job = weights_of(plan_of(f"transformers:{path}", checkpoint=str(elsewhere)))
     with pytest.raises(HeatproofError, match="is not in the folder of the model transformers:"):
-        fetch(replace(job, files={**job.files, "weights": str(tmp_path / "out.safetensors")}))
+        replace(job, files={**job.files, "weights": str(tmp_path / "out.safetensors")}).run(Runtime())
 
 
 def test_folders_without_the_needed_files_are_refused(tmp_path):

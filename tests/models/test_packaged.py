@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from heatproof.core.normalise import normalise
+from heatproof.core.specs import Runtime
 from heatproof.errors import HeatproofError
-from heatproof.jobs.fetch import fetch
 from heatproof.models.network import load_network
 from heatproof.models.packaged import PACKAGED
 from heatproof.workflow.check import check_config
@@ -38,7 +38,7 @@ def test_a_pretrained_network_is_read_from_a_package(tmp_path, monkeypatch):
     plan = plan_of(transfer=True)
     job = Graph(plan).spec("fetch_start", model="lite")
     assert job.sha256 == PACKAGED["efficientnet_lite0"].sha256
-    fetch(job)
+    job.run(Runtime())
     images = []
     for photograph in (data.chelsea(), data.coffee()):
         side = min(photograph.shape[:2])

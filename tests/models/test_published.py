@@ -13,16 +13,15 @@ from torchvision.models import get_model_weights
 
 from heatproof.core.layers import find_layer
 from heatproof.core.provenance import Key
-from heatproof.core.specs import DatasetSpec
+from heatproof.core.specs import DatasetSpec, Runtime
 from heatproof.errors import HeatproofError
-from heatproof.jobs.fetch import fetch
 from heatproof.models.network import build_network, load_weights
 from heatproof.models.published import TIMM_LAYERS, TOKENS, TORCHVISION_LAYERS, timm_facts, torchvision_facts
 from heatproof.models.registry import ARCHITECTURES, ModelSpec
 from heatproof.store.reading import file_digest
 from heatproof.workflow.config.files import default_config, merge
 from heatproof.workflow.plan.validate import make_plan
-from heatproof.workflow.stages.weights import Fetch
+from heatproof.workflow.stages.fetch import Fetch
 
 DOCS = Path(__file__).parents[2] / "docs" / "models.md"
 # The smallest network of every family, at a size that is quick.
@@ -120,8 +119,8 @@ def as_old_pth(state, path):
 )
 def test_published_formats_are_fetched_by_the_first_digits_of_their_digest(kind, name, write, tmp_path, monkeypatch):
     # The plan would refuse these digits, because their size is not that of the network.
-    monkeypatch.setattr("heatproof.jobs.fetch.require_accuracy", lambda *arguments: None)
-    monkeypatch.setattr("heatproof.jobs.fetch.describe_accuracy", lambda *arguments: "")
+    monkeypatch.setattr("heatproof.workflow.stages._checkpoint.require_accuracy", lambda *arguments: None)
+    monkeypatch.setattr("heatproof.workflow.stages._checkpoint.describe_accuracy", lambda *arguments: "")
     state = dict(build_plain_state(kind, name))
     if name == "densenet121":
         # Like torchvision's file: names of an older torchvision, before batches were counted.
@@ -140,14 +139,14 @@ def test_published_formats_are_fetched_by_the_first_digits_of_their_digest(kind,
         manifest=str(tmp_path / "out/pretrained.json"),
         key=Key("config", "code"),
     )
-    fetch(job)
+    job.run(Runtime())
     assert digest in (tmp_path / "out/history.csv").read_text(), "the complete digest is stored"
     network = build_network(job.model, 10)
     load_weights(network, job.files["weights"])
     head = "classifier.weight" if name == "densenet121" else "head.weight"
     assert torch.equal(network.state_dict()[head], state[head])
     with pytest.raises(HeatproofError, match="it is another file"):
-        fetch(replace(job, sha256="0" * 8))
+        replace(job, sha256="0" * 8).run(Runtime())
 
 
 def build_plain_state(kind, name):

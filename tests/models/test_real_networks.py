@@ -10,12 +10,11 @@ import torch
 
 from heatproof.core.input_facts import IMAGENET, InputFacts
 from heatproof.core.provenance import Key
-from heatproof.core.specs import DatasetSpec
+from heatproof.core.specs import DatasetSpec, Runtime
 from heatproof.datasets.image_folder import image_folder
 from heatproof.errors import HeatproofError
-from heatproof.jobs.fetch import check_checkpoint, fetch
 from heatproof.models.registry import ModelSpec
-from heatproof.workflow.stages.weights import Fetch
+from heatproof.workflow.stages.fetch import Fetch
 
 REAL = Path(os.environ.get("HEATPROOF_REAL", Path(__file__).parents[2].parent / "shared" / "real"))
 # Accuracy before finetuning on JPEG files, whose compression lowers it.
@@ -61,7 +60,7 @@ def job_of(photographs, name, out, mean=IMAGENET[0], std=IMAGENET[1]):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_published_network_has_its_known_accuracy(photographs, tmp_path, name):
     torch.set_num_threads(1)
-    fetch(replace(job_of(photographs, name, tmp_path), expected_accuracy=NETWORKS[name]))
+    replace(job_of(photographs, name, tmp_path), expected_accuracy=NETWORKS[name]).run(Runtime())
     _, values = (tmp_path / "history").read_text().splitlines()
     assert float(values.split(",")[2]) == pytest.approx(NETWORKS[name], abs=0.06)
 
@@ -69,4 +68,4 @@ def test_a_published_network_has_its_known_accuracy(photographs, tmp_path, name)
 def test_a_wrong_normalisation_is_named(photographs, tmp_path):
     job = job_of(photographs, "resnet20-12fca82f.th", tmp_path, mean=(0.0,) * 3, std=(1.0,) * 3)
     with pytest.raises(HeatproofError, match=r"with mean and std of ImageNet it is 8\d%, so set that in the config"):
-        check_checkpoint(replace(job, expected_accuracy=0.81))
+        replace(job, expected_accuracy=0.81).check()

@@ -8,8 +8,6 @@ from safetensors.torch import load_file, save_file
 
 from heatproof.core.specs import Runtime
 from heatproof.errors import HeatproofError
-from heatproof.jobs import train as train_jobs
-from heatproof.jobs.fetch import fetch
 from heatproof.models.network import build_network, find_head, load_weights
 from heatproof.models.registry import ModelSpec
 from heatproof.training.loop import Trained
@@ -55,10 +53,10 @@ def folder(tmp_path, monkeypatch):
 def test_a_transfer_starts_from_all_weights_but_the_head(folder):
     state = published("mine.safetensors")
     plan = plan_of("mine.safetensors")
-    fetch(start_of(plan))
+    start_of(plan).run(RUNTIME)
     start = load_file("results/checkpoints/m.safetensors")
     assert all(torch.equal(start[name], value) for name, value in state.items())
-    train_jobs.pretrain(pretrain_of(plan), RUNTIME)
+    pretrain_of(plan).run(RUNTIME)
     trained = load_file("results/weights/digits/m/pretrained.safetensors")
     assert trained["classifier.weight"].shape == (10, 16)
     # One epoch of one step with a tiny learning rate does not change the loaded weights visibly.
@@ -71,7 +69,7 @@ def test_a_training_is_repeated_only_if_the_bytes_of_its_start_change(folder, mo
     published("mine.safetensors")
     plan = plan_of("mine.safetensors")
     job = pretrain_of(plan)
-    fetch(start_of(plan))
+    start_of(plan).run(RUNTIME)
     runs = []
 
     def fit(network, *_, **__):
@@ -79,9 +77,9 @@ def test_a_training_is_repeated_only_if_the_bytes_of_its_start_change(folder, mo
         history = [{"epoch": 0, "lr": 1.0, "train_loss": 1.0, "validation_loss": 1.0, "validation_accuracy": 0.1}]
         return Trained(network.state_dict(), history, {})
 
-    monkeypatch.setattr(train_jobs, "fit", fit)
+    monkeypatch.setattr("heatproof.training.loop.fit", fit)
     for expected in (1, 1):
-        train_jobs.pretrain(job, RUNTIME)
+        job.run(RUNTIME)
         assert len(runs) == expected
     graph = Graph(plan)
     start = graph.job("fetch_start", {"model": "m"})
@@ -89,8 +87,8 @@ def test_a_training_is_repeated_only_if_the_bytes_of_its_start_change(folder, mo
     assert Results(graph).is_current(start, *start.products)
     save_file({name: value + 1 for name, value in load_file("mine.safetensors").items()}, "mine.safetensors")
     assert not Results(graph).is_current(start, *start.products), "another file lies under the path"
-    fetch(start_of(plan))
-    train_jobs.pretrain(job, RUNTIME)
+    start_of(plan).run(RUNTIME)
+    job.run(RUNTIME)
     assert len(runs) == 2
 
 
@@ -125,7 +123,7 @@ def test_a_network_without_a_head_cannot_be_transferred():
 def test_a_wrong_shape_outside_of_the_head_is_an_error(folder):
     published("wide.safetensors", width=3)
     with pytest.raises(HeatproofError, match=r"do not fit the network \(.*features") as caught:
-        fetch(start_of(plan_of("wide.safetensors")))
+        start_of(plan_of("wide.safetensors")).run(RUNTIME)
     assert "\n" not in str(caught.value)
     assert not list((folder / "results/checkpoints").iterdir())
 
@@ -134,7 +132,7 @@ def test_weights_of_other_classes_name_the_key_to_set(folder):
     published("mine.safetensors")
     plan = plan_of("mine.safetensors", transfer=False)
     with pytest.raises(HeatproofError, match=r"except for its head.*10 classes of 'digits': set transfer: true"):
-        fetch(Graph(plan).spec("fetch", dataset="digits", model="m"))
+        Graph(plan).spec("fetch", dataset="digits", model="m").run(RUNTIME)
     assert (plan.fetched_models(), plan.trained(), plan.transferred_models()) == (["m"], [], [])
 
 

@@ -2,7 +2,6 @@
 
 import importlib.util
 import re
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -36,6 +35,5 @@ def test_every_caption_is_a_text_that_snakemake_can_show(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", STAGES)
-def test_every_stage_runs_existing_code(name):
-    assert all(import_module(module) for module in STAGES[name].code)
+def test_every_stage_says_what_its_jobs_make(name):
     assert STAGES[name].message

@@ -292,10 +292,9 @@ def read_and_report(seconds: int) -> None:
         Time limit for reading the shapes of each file.
     """
     from heatproof.core.specs import DatasetSpec
-    from heatproof.jobs.fetch import check_checkpoint
     from heatproof.models import saved_by_torch
     from heatproof.models.registry import ModelSpec
-    from heatproof.workflow.stages.weights import Fetch
+    from heatproof.workflow.stages.fetch import Fetch
 
     model = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})
     saved_by_torch.SECONDS = seconds
@@ -305,7 +304,7 @@ def read_and_report(seconds: int) -> None:
         limit_memory(size)
         began = time.monotonic()
         try:
-            check_checkpoint(Fetch(dataset=digits, model=model, checkpoint=file.strip(), sha256=None))
+            Fetch(dataset=digits, model=model, checkpoint=file.strip(), sha256=None).check()
             outcome = "read"
         except HeatproofError as error:
             outcome = str(error)

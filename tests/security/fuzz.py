@@ -273,7 +273,7 @@ def checkpoints(folder: Path) -> dict[str, Case]:
     import torch
     from safetensors.torch import save
 
-    from heatproof.jobs.fetch import read_state
+    from heatproof.models.weights_file import read_state
 
     state = {"a.weight": torch.arange(12.0).reshape(3, 4), "a.bias": torch.zeros(3)}
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(3))], momentum=0.9).state_dict()

@@ -18,13 +18,12 @@ from safetensors.torch import save_file
 import heatproof
 from heatproof.core.specs import DatasetSpec, Schedule
 from heatproof.errors import HeatproofError
-from heatproof.jobs.fetch import check_checkpoint
 from heatproof.models.network import build_network, load_weights
 from heatproof.models.registry import ModelSpec
 from heatproof.models.weights_file import read_state
 from heatproof.training.journal import Journal
 from heatproof.training.loop import Examples, TrainingRun, fit
-from heatproof.workflow.stages.weights import Fetch
+from heatproof.workflow.stages.fetch import Fetch
 
 ROOT = Path(heatproof.__file__).parent
 MODEL = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})
@@ -37,7 +36,7 @@ def state():
 
 
 def check(checkpoint, sha256=None) -> None:
-    check_checkpoint(Fetch(dataset=DATASET, model=MODEL, checkpoint=str(checkpoint), sha256=sha256))
+    Fetch(dataset=DATASET, model=MODEL, checkpoint=str(checkpoint), sha256=sha256).check()
 
 
 def refused(checkpoint, message: str, sha256=None) -> None:

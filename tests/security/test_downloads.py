@@ -9,10 +9,10 @@ import pytest
 
 from heatproof.core.specs import DatasetSpec
 from heatproof.errors import HeatproofError
-from heatproof.jobs import fetch
-from heatproof.jobs.fetch import check_checkpoint
+from heatproof.models import checkpoint_files
 from heatproof.models.registry import ModelSpec
-from heatproof.workflow.stages.weights import Fetch
+from heatproof.workflow.stages import _checkpoint
+from heatproof.workflow.stages.fetch import Fetch
 
 MODEL = ModelSpec("cifar_vgg11_bn", "heatproof.models.vgg", {"width": 2})
 DATASET = DatasetSpec("digits", "heatproof.datasets.digits", {}, seed=0, name="digits")
@@ -75,11 +75,11 @@ def address():
     ],
 )
 def test_the_size_and_time_of_downloads_are_limited(address, monkeypatch, kind, message):
-    monkeypatch.setattr(fetch, "max_file_size", lambda network: 10_000_000)
-    monkeypatch.setattr(fetch, "PATIENCE", 1)
+    monkeypatch.setattr(_checkpoint, "max_file_size", lambda network: 10_000_000)
+    monkeypatch.setattr(checkpoint_files, "PATIENCE", 1)
     began = time.monotonic()
     with pytest.raises(HeatproofError, match=message) as caught:
-        check_checkpoint(Fetch(dataset=DATASET, model=MODEL, checkpoint=f"{address}/{kind}", sha256="0" * 64))
+        Fetch(dataset=DATASET, model=MODEL, checkpoint=f"{address}/{kind}", sha256="0" * 64).check()
     assert "\n" not in str(caught.value)
     assert time.monotonic() - began < 20
 
@@ -87,8 +87,8 @@ def test_the_size_and_time_of_downloads_are_limited(address, monkeypatch, kind, 
 def test_a_file_too_large_for_the_network_is_not_read_for_its_digest(tmp_path, monkeypatch):
     with open(tmp_path / "w.pt", "wb") as file:
         file.truncate(2**40)
-    monkeypatch.setattr(fetch, "file_digest", lambda path: pytest.fail("it was read"))
+    monkeypatch.setattr(_checkpoint, "file_digest", lambda path: pytest.fail("it was read"))
     with pytest.raises(HeatproofError, match="do not fit the network: the file has 1,099,511,627,776 bytes"):
-        check_checkpoint(
-            Fetch(dataset=DATASET, model=MODEL, checkpoint=str(tmp_path / "w.pt"), sha256=hashlib.sha256().hexdigest())
-        )
+        Fetch(
+            dataset=DATASET, model=MODEL, checkpoint=str(tmp_path / "w.pt"), sha256=hashlib.sha256().hexdigest()
+        ).check()

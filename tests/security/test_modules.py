@@ -22,8 +22,8 @@ from heatproof.workflow.plan.stage import Stage, stage
 
 @stage("work")
 class Work(Stage):
-    def work(self, runtime):
-        return lambda: print("worked")
+    def run(self, runtime):
+        print("worked")
 """
 NAMES = ("psutil", "yaml", "numpy", "torch", "pydantic", "safetensors", "my_plugin")
 
@@ -79,9 +79,9 @@ NO_STAGES = {
     "a program": "os:system",
     "a class that is no stage": "heatproof.core.specs:Runtime",
     "no stage of its own": "heatproof.workflow.plan.stage:Stage",
-    "a function of a stage's module": "heatproof.workflow.stages.prepare:prepare",
+    "a function of a stage's module": "heatproof.workflow.stages.prepare:names_files",
     "no module": "heatproof.workflow.stages.none:None",
-    "a method": "heatproof.workflow.stages.prepare:Prepare.work",
+    "a method": "heatproof.workflow.stages.prepare:Prepare.run",
     "nothing": "",
 }
 

@@ -27,7 +27,6 @@ from heatproof.core.dataset import Split
 from heatproof.core.provenance import Key
 from heatproof.core.specs import Runtime, ShardRange
 from heatproof.errors import HeatproofError
-from heatproof.jobs.fetch import fetch
 from heatproof.models.network import build_network
 from heatproof.models.registry import ModelSpec
 from heatproof.store.manifest import write_manifest
@@ -44,7 +43,7 @@ from heatproof.workflow.plan.validate import make_plan
 from heatproof.workflow.reconcile import Results
 from heatproof.workflow.stages._applicability import write_applicability
 from heatproof.workflow.stages._shards import Origin, open_shard
-from heatproof.workflow.stages.weights import FetchStart
+from heatproof.workflow.stages.fetch import FetchStart
 from heatproof.workflow.terminal import print_failure, print_results
 
 SECRETS = ("alice", "hunter2", "SECRET", "fragment")
@@ -81,7 +80,7 @@ def fetched(checkpoint: str, sha256: str | None) -> FetchStart:
     os.makedirs("results", exist_ok=True)
     where = {"files": files, "manifest": "results/x.json", "key": Key("config", "code")}
     job = FetchStart(model=MODEL, checkpoint=str(checkpoint), sha256=sha256, **where)
-    fetch(job)
+    job.run(Runtime())
     return job
 
 

@@ -5,10 +5,10 @@ import torch
 
 from heatproof.core.randomness import derive_seed
 from heatproof.datasets.checks import open_dataset
-from heatproof.jobs import train as train_jobs
 from heatproof.models.network import build_network
 from heatproof.models.weights_file import read_safetensors
 from heatproof.store.reading import read_json
+from heatproof.workflow.stages._training import read_labelled
 
 
 def test_zero_epochs_keep_the_initial_weights(project):
@@ -28,7 +28,7 @@ def test_pretraining_and_finetuning_share_the_same_shuffled_labels(project):
     toy = project(pretraining={"labels": "shuffled"}, finetuning={"labels": "shuffled"})
     before, tuned = toy.pretrain(), toy.finetune()
     dataset = open_dataset(before.dataset)
-    first, second = (train_jobs._examples(dataset, job) for job in (before, tuned))
+    first, second = (read_labelled(dataset, job) for job in (before, tuned))
     for number, split in enumerate(("train", "validation")):
         true = dataset.splits[split].labels
         assert torch.equal(first[number].labels, second[number].labels)

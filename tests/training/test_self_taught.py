@@ -8,11 +8,11 @@ from torch.nn import functional
 from toy_project import Project
 
 from heatproof.errors import HeatproofError
-from heatproof.jobs import train as train_jobs
 from heatproof.training import in_domain
 from heatproof.training.loop import Examples
 from heatproof.training.losses import compute_loss
 from heatproof.workflow.config.schema import normalise
+from heatproof.workflow.stages import _training
 
 OWN_LABELS = {"finetuning": {"labels": "own", "epochs": 2}}
 
@@ -23,7 +23,7 @@ def weights(project, name="finetuned"):
 
 def test_own_labels_read_no_label(tmp_path, monkeypatch):
     """Other labels do not change the result, whereas with `true` they do."""
-    read = train_jobs._examples
+    read = _training.read_labelled
 
     def with_other_labels(dataset, job):
         return [Examples(examples.images, (examples.labels + 1) % 3, examples.crop) for examples in read(dataset, job)]
@@ -35,7 +35,7 @@ def test_own_labels_read_no_label(tmp_path, monkeypatch):
         for path in (toy.folder / "results/weights/toy/net").glob("finetuned*"):
             path.unlink()
         with monkeypatch.context() as patched:
-            patched.setattr(train_jobs, "_examples", with_other_labels)
+            patched.setattr(_training, "read_labelled", with_other_labels)
             toy.make(toy.finetune())
         same = all(torch.equal(first[name], value) for name, value in weights(toy).items())
         assert same == (labels == "own")

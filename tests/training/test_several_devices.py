@@ -10,6 +10,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,11 +25,11 @@ from toy_project import Project
 
 from heatproof.core.specs import Runtime, Schedule
 from heatproof.errors import HeatproofError
-from heatproof.jobs import several_devices as several
-from heatproof.jobs import train as train_jobs
-from heatproof.jobs.several_devices import FabricDeviceGroup, synchronise_batch_norm, train_on_devices
+from heatproof.training import several_devices as several
 from heatproof.training.journal import Journal
 from heatproof.training.loop import Examples, TrainingRun, fit
+from heatproof.training.several_devices import FabricDeviceGroup, synchronise_batch_norm, train_on_devices
+from heatproof.workflow.stages._training import train
 
 pytest.importorskip("lightning_fabric")
 
@@ -126,7 +127,7 @@ def train_in_both(spec_json, device_group):
     trainings["draws, cut off"] = run(DRAWS, device_group, journal, noise)
     for folder in (spec_json["folder"], spec_json["disturbed"]):
         os.chdir(folder)
-        train_jobs._finetune(spec_json["finetune"], device_group)
+        train(spec_json["finetune"], device_group)
     if device_group.is_main:
         torch.save({name: tuple(trained) for name, trained in trainings.items()}, spec_json["output"])
     device_group.broadcast(None)
@@ -165,7 +166,7 @@ def on_two(folder, disturbed):
         "finetune": Project(folder, **CHANGE).finetune(),
     }
     with pytest.raises(HeatproofError, match=r"^One of them says no\.$"):
-        train_on_devices(train_in_both, spec_json, MACHINE, 2)
+        train_on_devices(partial(train_in_both, spec_json), MACHINE, 2)
     assert "LOCAL_RANK" not in os.environ
     return torch.load(spec_json["output"])
 
@@ -275,13 +276,13 @@ def test_fewer_gpus_than_devices_are_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(HeatproofError, match=r"^A training has devices: 2, but this job sees 1 GPU\(s\): .*\.$"):
-        train_on_devices(train_in_both, {}, replace(MACHINE, device="auto"), 2)
+        train_on_devices(partial(train_in_both, {}), replace(MACHINE, device="auto"), 2)
 
 
 def test_a_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "lightning_fabric", None)
     with pytest.raises(HeatproofError, match=r"needs lightning-fabric, .*heatproof\[multi-gpu\]"):
-        train_on_devices(train_in_both, {}, MACHINE, 2)
+        train_on_devices(partial(train_in_both, {}), MACHINE, 2)
 
 
 def test_one_device_does_not_need_the_library(project, monkeypatch):

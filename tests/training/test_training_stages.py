@@ -11,7 +11,6 @@ from heatproof.core.normalise import normalise
 from heatproof.core.provenance import Key
 from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
-from heatproof.jobs import train as train_jobs
 from heatproof.models.network import load_network
 from heatproof.store.manifest import write_manifest
 from heatproof.store.reading import read_json
@@ -71,7 +70,7 @@ def no_training(monkeypatch):
     def fit(*_, **__):
         raise TrainedAgain
 
-    monkeypatch.setattr(train_jobs, "fit", fit)
+    monkeypatch.setattr("heatproof.training.loop.fit", fit)
     monkeypatch.setattr(in_domain, "fit", fit)
 
 

@@ -7,7 +7,6 @@ import pytest
 import toy_plugin
 
 import heatproof
-from heatproof.jobs.train import finetune, pretrain
 
 ROOT = Path(heatproof.__file__).parent
 EXPLAINERS = {
@@ -22,6 +21,7 @@ EXPLAINERS = {
     "deep_lift": "deep",
     "gradient_shap": "expected",
 }
+JOB = ("workflow/stages/train.py", "workflow/stages/_training.py")
 
 
 class Broken(Exception):
@@ -79,13 +79,13 @@ def test_an_error_of_a_network_that_always_fails_crosses_few_modules(project, br
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("stage", [pretrain, finetune])
+@pytest.mark.parametrize("stage", ["pretrain", "finetune"])
 def test_an_error_in_training_or_validation_crosses_few_modules(project, break_forward, monkeypatch, stage, training):
     toy = project(pretraining={"epochs": 1, "batch_size": 8}, finetuning={"epochs": 1, "batch_size": 8})
     break_forward(training)
-    job = toy.pretrain() if stage is pretrain else toy.finetune()
+    job = toy.pretrain() if stage == "pretrain" else toy.finetune()
     monkeypatch.chdir(toy.folder)
     with pytest.raises(Broken) as caught:
-        stage(job, toy.runtime())
-    in_domain = {"training/in_domain.py"} if stage is finetune else set()
-    assert modules_crossed(caught.value) == {"jobs/train.py", "training/loop.py"} | in_domain
+        job.run(toy.runtime())
+    in_domain = {"training/in_domain.py"} if stage == "finetune" else set()
+    assert modules_crossed(caught.value) == {*JOB, "training/loop.py"} | in_domain

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from heatproof.core.grids import AnyGrid
+from heatproof.core.hooks import hooks_of
+from heatproof.core.network import attach
 from heatproof.core.perturb.baselines import baseline_images
 from heatproof.core.randomness import torch_generator
 from heatproof.core.specs import FinetuningSettings
@@ -26,7 +28,10 @@ from heatproof.training.loop import (
     fit,
     split_into_batches,
 )
-from heatproof.training.losses import SQUARED, outputs_as_labels, scale_of
+from heatproof.training.losses import SQUARED, CompleteOutputReader, outputs_as_labels, scale_of
+
+if TYPE_CHECKING:
+    from heatproof.core.output_reader import OutputReader
 
 # Number of images whose outputs determine the scale of outputs.
 SCALE_IMAGES = 256
@@ -102,6 +107,19 @@ def finetune_in_domain(
             f"{settings.share:g}, or epochs, or give more images."
         )
     return trained
+
+
+def use_complete_output(network: torch.nn.Module, examples: list[Examples], batch_size: int) -> list[Examples]:
+    """Make a network return its complete output, and return the images with the scale of its outputs."""
+    if hooks := hooks_of(network):
+        hooks.remove()
+    attach(network, reader=cast("OutputReader", reader := CompleteOutputReader()))
+    images, device = examples[0].images, next(network.parameters()).device
+    first = min(SCALE_IMAGES, len(examples[0].labels))
+    with torch.no_grad():
+        outputs = [network(images[at : min(at + batch_size, first)].to(device)) for at in range(0, first, batch_size)]
+    scale = reader.scale_of(torch.cat(outputs)).cpu()
+    return [replace(part, scale=scale) for part in examples]
 
 
 def _with_deleted(validation: Examples, grid: AnyGrid, generator: torch.Generator, baselines: Baselines) -> Examples:

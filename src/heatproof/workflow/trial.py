@@ -206,7 +206,6 @@ def _network(plan: Plan, model: str, name: str, dataset: Dataset, warnings: list
     from heatproof.core.first_images import check_attached
     from heatproof.core.probabilities import check_no_probabilities
     from heatproof.datasets.reader import reader_of_dataset
-    from heatproof.jobs.fetch import check_checkpoint
     from heatproof.models.network import build_network
 
     entry = plan.models[model]
@@ -217,7 +216,7 @@ def _network(plan: Plan, model: str, name: str, dataset: Dataset, warnings: list
     _require_trainable(plan, model, network)
     if plan.checkpoint_file(model):
         fetched = {"stage": "fetch_start"} if entry.transfer else {"stage": "fetch", "dataset": name}
-        if warning := check_checkpoint(Graph(plan).spec(**fetched, model=model)):
+        if warning := Graph(plan).spec(**fetched, model=model).check():
             warnings.append(f"{name}: warning: {warning}")
     try:
         image = _image(plan, model, dataset)

@@ -252,7 +252,7 @@ class _Head(NamedTuple):
 
 def _read_head(settings: dict[str, Any], checkpoint: str, named: str, dataset: Any) -> _Head:
     """Inspect the head of a checkpoint, and set the options of the network with which its other weights fit."""
-    from heatproof.jobs.fetch import inspect_head
+    from heatproof.models.heads import inspect_head
 
     classes = list(dataset.class_names)
     # A binary task has one output for two classes.

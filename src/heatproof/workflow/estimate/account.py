@@ -17,7 +17,7 @@ from heatproof.workflow.plan.validate import Plan
 
 if TYPE_CHECKING:
     from heatproof.workflow.stages.shards import ShardStage
-    from heatproof.workflow.stages.weights import Training
+    from heatproof.workflow.stages.train import Training
 
 TRAININGS = ("pretrain", "finetune")
 # Stages that are counted with another one.

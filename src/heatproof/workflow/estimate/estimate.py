@@ -24,7 +24,7 @@ from heatproof.workflow.plan.graph import Job as PlannedJob
 from heatproof.workflow.plan.validate import Plan, make_plan
 
 if TYPE_CHECKING:
-    from heatproof.workflow.stages.weights import Training
+    from heatproof.workflow.stages.train import Training
 
 log = logging.getLogger(__name__)
 

@@ -169,8 +169,8 @@ class Bench:
         """Time some steps of the training of certain weights."""
         from heatproof.core.normalise import normalise
         from heatproof.datasets.reader import reader_of_dataset
-        from heatproof.jobs.train import use_complete_output
         from heatproof.models.network import build_network
+        from heatproof.training.in_domain import use_complete_output
         from heatproof.training.loop import Examples, fit, validate
 
         # A saved epoch belongs to its training.

@@ -56,7 +56,7 @@ class Plan(Selection):
         return self._keyed(replace(self.dataset_spec(dataset), name="", key=NO_KEY, manifest="", rows="label"), dataset)
 
     def _keyed(self, spec: DatasetSpec, dataset: str) -> DatasetSpec:
-        key = key_of(spec, ["heatproof.jobs.prepare", spec.module])
+        key = key_of(spec, ["heatproof.workflow.stages.prepare", spec.module])
         return replace(spec, name=dataset, key=key, manifest=self.results.dataset.format(dataset=dataset))
 
     @cache

@@ -171,8 +171,6 @@ class Stage:
     """Name of the stage, and of its rule."""
     message: ClassVar[str] = ""
     """What a job makes, for Snakemake's log."""
-    code: ClassVar[tuple[str, ...]] = ()
-    """Module of the function in `work`, if not that of the stage. Edits of it and of its imports make results stale."""
     runs_network: ClassVar[bool] = False
     """Whether jobs fetch or train networks, or pass images through them; other jobs take seconds."""
     outputs: ClassVar[Mapping[str, Output]] = {}
@@ -258,25 +256,21 @@ class Stage:
 
     @property
     def modules(self) -> list[str]:
-        """Modules whose code makes the results, together with everything that they import."""
-        return list(self.code or [type(self).__module__])
+        """Modules whose code makes the results, together with what they import of code that makes numbers."""
+        return [type(self).__module__]
 
     def products(self) -> list[Product]:
         """Return the results of the job; several if it makes the stores of several explainers."""
         files = tuple(self.files.values())
         return [Product(self.manifest, self.key, (*files, self.manifest), (*files, self.manifest)[0])]
 
-    def work(self, runtime: Runtime) -> Callable[[], None]:
-        """Return the work of the job as a function without arguments.
+    def run(self, runtime: Runtime) -> None:
+        """Run the job in this process.
 
-        Implementations import the module in `code` and return a function of it. They do not call it, so that the
-        traceback of an error does not contain the stage.
+        Planning reads the file of a stage without torch and pandas. So what needs them is imported here, and in the
+        functions that this method calls.
         """
         raise NotImplementedError
-
-    def run(self, runtime: Runtime) -> None:
-        """Run the job in this process."""
-        self.work(runtime)()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -30,13 +30,9 @@ from heatproof.errors import RESUME_HINT, HeatproofError, machine_fault
 from heatproof.models.network import configure_torch
 from heatproof.training.devices import BatchPart, DeviceGroup, T
 
-if TYPE_CHECKING:
-    from heatproof.workflow.stages.weights import Training
-
 log = logging.getLogger(__name__)
 
-J = TypeVar("J", bound="Training")
-Train = Callable[[J, DeviceGroup], None]
+Train = Callable[[DeviceGroup], None]
 
 # Other processes wait while one validates and writes; if a process ends, the others are ended by other means.
 PATIENCE = timedelta(days=1)
@@ -56,15 +52,13 @@ LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 KILLS_AFTER = 25.0
 
 
-def train_on_devices(train: Train[J], job: J, runtime: Runtime, devices: int) -> None:
+def train_on_devices(train: Train, runtime: Runtime, devices: int) -> None:
     """Run a training in one process for each device, and wait for all of them.
 
     Parameters
     ----------
     train
-        Function of a module, which each process calls with the job and its device group.
-    job
-        Spec of the job.
+        Function that can be pickled, which each process calls with its device group.
     runtime
         Settings of the machine; the threads are divided among the processes, with at least one each.
     devices
@@ -100,7 +94,7 @@ def train_on_devices(train: Train[J], job: J, runtime: Runtime, devices: int) ->
         )
         try:
             # `partial`, because Fabric searches arguments for networks, and refuses frozen dataclasses.
-            fabric.launch(partial(_member, train=train, job=job, runtime=shared, level=level, reports=reports))
+            fabric.launch(partial(_member, train=train, runtime=shared, level=level, reports=reports))
         except (ProcessExitedException, ProcessRaisedException) as error:
             raise _cause(error, Path(reports)) from None
         finally:
@@ -174,14 +168,14 @@ def _exit_codes(error: BaseException) -> Iterator[tuple[int, int | None]]:
             yield from ((rank, process.exitcode) for rank, process in enumerate(context.processes))
 
 
-def _member(fabric: Any, train: Train[J], job: J, runtime: Runtime, level: int, reports: str) -> None:
+def _member(fabric: Any, train: Train, runtime: Runtime, level: int, reports: str) -> None:
     """Run the training in one of the processes."""
     install_signal_handlers()
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     logging.getLogger("heatproof").setLevel(level if fabric.global_rank == 0 else logging.ERROR)
     try:
         configure_torch(runtime)
-        train(job, FabricDeviceGroup(fabric))
+        train(FabricDeviceGroup(fabric))
     except Exception as error:
         sentence = str(error) if isinstance(error, HeatproofError) else machine_fault(error)
         report = {"sentence": sentence, "traceback": f"On device {fabric.global_rank}:\n{traceback.format_exc()}"}

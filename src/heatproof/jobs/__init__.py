@@ -1,1 +1,0 @@
-"""What jobs run; reads and writes stores."""
