@@ -99,7 +99,8 @@ def test_extra_missing_and_mistyped_fields_are_refused(name):
 def test_a_job_runs_the_code_of_its_key(kind):
     """A job runs a method of its stage, whose module is part of the key with all that it imports."""
     assert kind.run is not Stage.run
-    assert kind.run.__module__ == kind.__module__
+    module = kind.run.__module__
+    assert module == kind.__module__ or module.startswith("heatproof.workflow.stages._")
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ class Reliability(ScoresStage, RankingFields):
         # Images without scores are counted as undefined, and methods without any score are left out of the test case.
         scored = scores[scores.groupby([*CASE, "method"])["score"].transform("count") > 0]
         truth = truth_table(scores, self.truths, self.references, **self.resampling)
-        contents = {
+        contents: dict[str, Any] = {
             "ranking": ranking.meta_rank,
             **ranking.tables,
             "reliability": reliability_table(scored, self.magnitudes),
