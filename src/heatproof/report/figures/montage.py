@@ -42,7 +42,7 @@ def order_of_rows(scores: pd.Series, methods: Sequence[str], ids: Sequence[str])
         The scores of the displayed images, methods by images, in the same order.
     """
     means = scores.groupby(level="method").mean().reindex([*methods]).sort_values(ascending=False, kind="stable")
-    return means, scores.unstack("image").reindex(index=means.index, columns=ids)
+    return means, scores.unstack("image").reindex(index=means.index, columns=list(ids))
 
 
 @plain_style

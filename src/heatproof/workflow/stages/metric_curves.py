@@ -101,7 +101,7 @@ class MetricCurves(Report):
         lines = line_styles(self.scores[0].explainers, self.references)
         dataset, model, weights = self.network
         figure = draw_metric_curves(table, lines, f"{model}, {weights} ({dataset})")
-        contents = {self.files["figure"]: figure, self.files["table"]: table}
+        contents: dict[str, Any] = {self.files["figure"]: figure, self.files["table"]: table}
         publish(self, contents, [score.manifest for score in self.scores])
 
 

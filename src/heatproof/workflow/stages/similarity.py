@@ -117,6 +117,6 @@ class Similarity(Report):
         datasets = compared_datasets(self)
         table = similarity_table(datasets, self.explainers, self.images, **self.resampling)
         exciting = draw_exciting(datasets, [layer_and_channel(name) for name in self.channels], self.images)
-        contents = {"output": table, "figure": draw_similarity(table), "exciting": exciting}
+        contents: dict[str, Any] = {"output": table, "figure": draw_similarity(table), "exciting": exciting}
         shows = [(entry.dataset, self.images) for entry in self.datasets]
         publish(self, {self.files[name]: content for name, content in contents.items()}, manifests_read(self), shows)
