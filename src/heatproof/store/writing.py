@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from heatproof.errors import HeatproofError
-from heatproof.store.publishing import without_formulas
 from heatproof.store.reading import FOLDER, printable_path, reason_of, refuse_links
 
 if TYPE_CHECKING:
@@ -105,15 +104,19 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def write_table(table: pd.DataFrame, path: str | Path) -> None:
-    """Write a table atomically, as CSV or Parquet by the ending of the path.
-
-    In CSV files, which spreadsheets open, cells that would be formulas get an apostrophe (`without_formulas`).
-    """
+    """Write a table atomically, as CSV or Parquet by the ending of the path."""
     with atomic_write(path) as aside:
         if aside.suffix == ".parquet":
             table.to_parquet(aside, index=False)
         else:
-            without_formulas(table).to_csv(aside, index=False, lineterminator="\n", float_format="%.8g")
+            table.apply(_with_line_feeds).to_csv(aside, index=False, lineterminator="\n", float_format="%.8g")
+
+
+def _with_line_feeds(column: pd.Series) -> pd.Series:
+    """Return a column whose texts have no carriage return: Python < 3.13 does not quote it, and a row would end."""
+    if column.dtype.kind in "biufc":
+        return column
+    return column.astype(object).map(lambda cell: cell.replace("\r", "\n") if isinstance(cell, str) else cell)
 
 
 class BackgroundWriter:
