@@ -9,12 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from heatproof.core.adaptive_batch_size import batch_size_of
 from heatproof.core.lazy import torch
-from heatproof.core.normalise import normalise
 from heatproof.core.specs import FinetuningSettings, ShardRange
 from heatproof.datasets.checks import open_dataset
-from heatproof.datasets.reader import reader_of_dataset
 from heatproof.datasets.rows import unwrap_rows
 from heatproof.errors import HeatproofError
 from heatproof.store.reading import read_json
@@ -137,6 +134,9 @@ class Bench:
 
     def network(self, dataset: str, model: str) -> TimedNetwork:
         """Write random weights of a model to the files of all its weights, and time its gradient."""
+        from heatproof.core.adaptive_batch_size import batch_size_of
+        from heatproof.core.normalise import normalise
+        from heatproof.datasets.reader import reader_of_dataset
         from heatproof.models.network import build_network, save_weights
 
         dataset_spec, model_spec = self.plan.dataset_spec(dataset), self.plan.model_spec(model)
@@ -167,6 +167,8 @@ class Bench:
 
     def training(self, dataset: str, model: str, weights: str) -> TimedSteps:
         """Time some steps of the training of certain weights."""
+        from heatproof.core.normalise import normalise
+        from heatproof.datasets.reader import reader_of_dataset
         from heatproof.models.network import build_network
         from heatproof.training.in_domain import use_complete_output
         from heatproof.training.loop import Examples, fit, validate
