@@ -108,28 +108,3 @@ def check_history(rows: Any) -> None:
         has_losses = row.keys() - EpochRow.__optional_keys__ == EpochRow.__required_keys__
         if len(validation_keys) != 1 or not has_losses or not all(isinstance(value, Real) for value in row.values()):
             raise TypeError("not a row of a history")
-
-
-class FirstEpochEnded(Exception):
-    """Ends a training after its first epoch; has the rows of its history."""
-
-    def __init__(self, history: list[EpochRow]) -> None:
-        super().__init__("the first epoch has ended")
-        self.history = history
-
-
-class FirstEpochJournal(Journal):
-    """Journal that stops a training after one epoch and writes nothing, for `heatproof accept`."""
-
-    def save(self, state: dict[str, Any]) -> None:
-        """End the training.
-
-        Raises
-        ------
-        FirstEpochEnded
-            Always.
-        """
-        raise FirstEpochEnded(state["history"])
-
-    def load(self) -> None:
-        """Start with the first epoch."""

@@ -13,9 +13,7 @@ import json
 import logging
 import shutil
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -323,84 +321,6 @@ class Shard:
         shutil.rmtree(self._journal, ignore_errors=True)
 
 
-@dataclass
-class ComparedShard(Shard):
-    """A published shard that newly computed values are compared with; its values do not change.
-
-    If all values are equal, its manifest and its store get the key of the current code.
-
-    Attributes
-    ----------
-    comparisons
-        Manifest path and difference in words (None if equal) of every shard that was compared.
-    stored
-        The manifest of the published shard.
-    """
-
-    comparisons: list[tuple[str, str | None]] = field(default_factory=list)
-    stored: dict[str, Any] = field(default_factory=dict)
-
-    def resume(self) -> None:
-        """Start at the first requested image; nothing is left to do if the manifest has the key of the current code."""
-        self.stored = manifest.require_manifest(self.manifest)
-        self.done = self.requested[1] if Key.of(self.stored) == self.origin.key else self.requested[0]
-
-    def _write_batch(self, start: int, arrays: dict[str, np.ndarray], seconds: float, passes: int) -> None:
-        pass
-
-    def _publish(self, device: str, unsupported_reason: str | None) -> None:
-        """Compare the computed values, or the reason why there are none, with the stored ones."""
-        stored_reason = self.stored["gap"]
-        difference: str | None = None
-        if unsupported_reason is not None:
-            if stored_reason != unsupported_reason:
-                before = f"not applicable because {stored_reason}" if stored_reason else "computed"
-                difference = f"it is not applicable now because {unsupported_reason}, and was {before} before"
-        elif stored_reason and self.changed:
-            difference = f"it was not applicable because {stored_reason}, and is computed now"
-        else:
-            difference = self._difference()
-        self.comparisons.append((self.manifest, difference))
-        if difference is None:
-            ensure_metadata(self.store, self.layout)
-            facts = {**self.stored, **self.provenance, "versions": self.stored["versions"]}
-            manifest.write_checksummed(self.manifest, {**facts, **self.origin.key._asdict(), "key": self.key})
-
-    def forget_journal(self) -> None:
-        """Do nothing: a comparison must not remove the journal of an interrupted job."""
-
-    def _difference(self) -> str | None:
-        start = self.requested[0]
-        for name in self.layout.arrays if self.changed else ():
-            computed = np.concatenate([part[name] for part in self.values])
-            stored = read(self.store, name, start, start + len(computed))
-            differs = (computed != stored).reshape(len(computed), -1).any(1)
-            if differs.any():
-                first = self.layout.image_ids[start + int(np.flatnonzero(differs)[0])]
-                return f"{name} of {int(differs.sum())} of {len(computed)} images differs, {first!r} the first of them"
-        return None
-
-
-_comparing: ContextVar[list[tuple[str, str | None]] | None] = ContextVar("comparing", default=None)
-
-
-@contextmanager
-def compare_with_stored() -> Iterator[list[tuple[str, str | None]]]:
-    """Make `open_shard` return shards that are compared with the stored ones and not changed.
-
-    Yields
-    ------
-    list
-        Gets a pair for each compared shard: the path of its manifest, and the difference in words, None if equal.
-    """
-    comparisons: list[tuple[str, str | None]] = []
-    token = _comparing.set(comparisons)
-    try:
-        yield comparisons
-    finally:
-        _comparing.reset(token)
-
-
 def open_shard(
     shard: ShardRange,
     base: str,
@@ -445,8 +365,6 @@ def open_shard(
     layout = Layout(split.ids, split.labels, size, arrays, attributes, coordinates or {})
     # Each shard reads other manifests, so these are not attributes of the store.
     facts = {**provenance, "read": dict(origin.read_from)} if origin.read_from else provenance
-    comparisons = _comparing.get()
-    arguments = (base, shard.number, shard.images, layout, origin, key, facts)
-    result = Shard(*arguments) if comparisons is None else ComparedShard(*arguments, comparisons=comparisons)
+    result = Shard(base, shard.number, shard.images, layout, origin, key, facts)
     result.resume()
     return result

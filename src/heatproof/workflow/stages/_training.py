@@ -25,7 +25,7 @@ from heatproof.store.source_files import images_of, records_same_data
 from heatproof.store.writing import write_text
 from heatproof.training.devices import DeviceGroup
 from heatproof.training.examples import read_examples
-from heatproof.training.journal import EpochRow, FirstEpochEnded, FirstEpochJournal, Journal
+from heatproof.training.journal import EpochRow, Journal
 from heatproof.training.loop import Examples, Trained, TrainingRun
 from heatproof.training.losses import scale_of
 from heatproof.training.several_devices import train_on_devices
@@ -47,16 +47,7 @@ def run_training(job: Training, runtime: Runtime) -> None:
         train_on_devices(partial(train, job), runtime, devices)
 
 
-def history_of_first_epoch(job: Training, runtime: Runtime) -> str:
-    """Run the first epoch on one device, and return its history."""
-    try:
-        train(job, DeviceGroup(configure_torch(runtime)), FirstEpochJournal)
-    except FirstEpochEnded as ended:
-        return _history(ended.history)
-    raise AssertionError("a training has at least one epoch")
-
-
-def train(job: Training, device_group: DeviceGroup, kind: type[Journal] = Journal) -> None:
+def train(job: Training, device_group: DeviceGroup) -> None:
     """Train the network of a job on one of its devices, with a journal; the main device writes the files.
 
     Raises
@@ -65,7 +56,7 @@ def train(job: Training, device_group: DeviceGroup, kind: type[Journal] = Journa
         If memory runs out.
     """
     try:
-        journal = kind(job.files["weights"], _journal_key(job))
+        journal = Journal(job.files["weights"], _journal_key(job))
         trained = job.fit(device_group.device, TrainingRun(job.keep, journal, device_group))
         if device_group.is_main:
             _publish(job, trained)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self
@@ -86,12 +86,6 @@ class MapsStage(ShardStage):
             shard_product(self.shard, explainer.key, map_files(explainer.store, number))
             for explainer in self.explainers
         ]
-
-    def sampled(self, images: tuple[int, int], manifests: Collection[str]) -> Self:
-        """Return the spec restricted to a range of images and to the explainers whose manifests are named."""
-        number = self.shard.number
-        explainers = [explainer for explainer in self.explainers if map_files(explainer.store, number)[0] in manifests]
-        return replace(self, explainers=explainers, shard=replace(self.shard, images=images))
 
     def run(self, runtime: Runtime) -> None:
         """Compute one shard of the maps of the job's explainers.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -81,12 +81,6 @@ class ResponseStage(ShardStage):
             shard_product(self.shard, key, response_files(kind, store, number))
             for key, store in stores or [(self.key, self.store)]
         ]
-
-    def sampled(self, images: tuple[int, int], manifests: Collection[str]) -> Self:
-        """Return the spec restricted to a range of images and to the explainers whose manifests are named."""
-        products = zip(self.explainers, self.products(), strict=False)
-        explainers = [explainer for explainer, product in products if product.manifest in manifests]
-        return replace(self, explainers=explainers, shard=replace(self.shard, images=images))
 
     def run(self, runtime: Runtime) -> None:
         """Compute the shard; images that are already in it are not computed again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, Self
@@ -42,10 +42,6 @@ class ShardStage(Stage):
         """Return the outputs of the rule: a shard of each store, which a job extends."""
         files = [file for store in cls.stores(plan) for file in store]
         return [Output(constrained(file, cls.wildcard_constraints(plan)), is_updated=True) for file in files]
-
-    def sampled(self, images: tuple[int, int], manifests: Collection[str]) -> Self:
-        """Return the spec restricted to a range of images and to the stores whose manifests are named."""
-        raise NotImplementedError
 
     def complete(self, plan: Plan, **where: Any) -> Self:
         """Return the spec with the results folder. `make_spec` has set its stores and their keys."""

@@ -86,12 +86,6 @@ class Training(Stage):
         """Train the network on one device, and return its weights and history."""
         raise NotImplementedError
 
-    def history_of_first_epoch(self, runtime: Runtime) -> str:
-        """Run the first epoch on one device, and return its history."""
-        from heatproof.workflow.stages._training import history_of_first_epoch
-
-        return history_of_first_epoch(self, runtime)
-
 
 @stage("pretrain")
 class Pretrain(Training):
