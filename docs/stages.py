@@ -31,7 +31,8 @@ waits for. There are four groups of rules:
 - **Maps and responses**, which run networks: `attribute`, `attribute_reference`, `drops`, `curves`, `subsets`, `parts`,
   `channels`, `features`. If the config sets a lower floating-point precision, the rule `guard` runs first, and checks
   that this precision does not change conclusions ([devices.md](devices.md#the-precision-guard)).
-- **Scores**: `score`, which needs no network.
+- **Scores**: `score`, which needs no network. Beside the scores of images it writes a table of methods and one of the
+  checks of explainers ([reading.md](reading.md#scores-and-ranks)).
 - **Tables, figures and pages**: all others.
 
 The table lists the rules in an order in which they can run (`heatproof.workflow.plan.graph`). The column
