@@ -260,13 +260,12 @@ def _tables(results: Path) -> Iterator[tuple[str, Path]]:
 
 def read_table(path: Path) -> pd.DataFrame:
     """Return a table with the cells of a CSV as they are written, without the columns of measured times."""
-    if path.suffix == ".parquet":
-        return pd.read_parquet(path)
+    is_csv, name = path.suffix == ".csv", DIGEST.sub("", path.name)
     try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+        table = pd.read_csv(path, dtype=str, keep_default_na=False) if is_csv else pd.read_parquet(path)
     except pd.errors.EmptyDataError:
         return pd.DataFrame()
-    measured = [column for ending, names in MEASURED.items() if path.name.endswith(ending) for column in names]
+    measured = [column for ending, columns in MEASURED.items() if name.endswith(ending) for column in columns]
     return table.drop(columns=measured, errors="ignore")
 
 

@@ -29,7 +29,8 @@ waits for. There are four groups of rules:
 - **Data and weights**: `prepare`, `fetch_start`, `fetch`, `pretrain`, `finetune`, `keep_epoch`.
 - **Maps and responses**, which run networks: `attribute`, `attribute_reference`, `drops`, `curves`, `subsets`, `parts`,
   `channels`, `features`.
-- **Scores**: `score`, which needs no network.
+- **Scores**: `score`, which needs no network. Beside the scores of images it writes a table of methods and one of the
+  checks of explainers ([reading.md](reading.md#scores-and-ranks)).
 - **Tables, figures and pages**: all others.
 
 The table lists the rules in an order in which they can run (`heatproof.workflow.plan.graph`). The column

@@ -92,6 +92,10 @@ BAD = {
         {"metrics": ["mas_insertions"]},
         "There is no metric named 'mas_insertions': did you mean 'mas_insertion'?",
     ),
+    "metric named like a table": (
+        {"metrics": [{"ids.checks": {"metric": "ids"}}]},
+        "'ids.checks' cannot name a metric, because its file of scores would have the name of a table beside those of",
+    ),
     "metric of the drops": ({"metrics": ["idsds"]}, "The metric 'idsds' follows from `drops`"),
     "metric with a name of the drops": (
         {"metrics": [{"sds_g2_zeros": {"metric": "ids"}}]},

@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
+import heatproof
 from heatproof.core.normalise import normalise
 from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
@@ -143,6 +144,29 @@ def test_stored_patch_sums_give_the_scores_of_stored_maps(scored, grid, shape):
     expected, of_sums = (pd.read_parquet(run.folder / IDSDS)[columns] for run in (maps, sums))
     assert {"mine", "mine_abs"} < set(of_sums.method)
     pd.testing.assert_frame_equal(of_sums, expected, check_exact=True)
+
+
+def test_tables_beside_the_scores_have_what_manifests_of_shards_record(scored):
+    run = scored(explainers=[MINE, GAP, {"integrated_gradients": {"steps": 3}}, "random"], shard_size=4)
+    methods = run.methods("idsds").set_index("method")
+    assert set(methods["metric"]) == {"idsds"}
+    assert methods.loc["integrated_gradients_abs", "explainer"] == "integrated_gradients"
+    shards = [read_json(f"{run.base('integrated_gradients')}.{shard}.json") for shard in range(3)]
+    row = methods.loc["integrated_gradients"]
+    assert (row["images"], row["passes"]) == (10, sum(shard["network_passes"] for shard in shards))
+    assert row["seconds"] == sum(shard["seconds"] for shard in shards)
+    assert row["check_passes"] > shards[0]["gate"]["network_passes"]
+    drops = [read_json(run.folder / f"results/drops/toy/net/finetuned/g4_mean.{shard}.json") for shard in range(3)]
+    assert set(methods["drops_passes"]) == {sum(shard["network_passes"] for shard in drops)}
+    assert set(methods["drops_seconds"]) == {sum(shard["seconds"] for shard in drops)}
+    assert methods["gap"].to_dict() == dict.fromkeys(methods.index, "") | run.gaps("idsds")
+    checks = pd.read_parquet(run.folder / IDSDS.replace("parquet", "checks.parquet")).set_index(["explainer", "figure"])
+    figures = shards[0]["gate"]["figures"]
+    assert checks.loc["integrated_gradients", "value"].to_dict() == {name: figures[name]["value"] for name in figures}
+    assert checks.loc["odd", "gap"].tolist() == ["the network has no attention"]
+    manifest = read_json(run.folder / IDSDS.replace("parquet", "json"))
+    assert not {"gaps", "gates", "costs", "share_wrong"} & manifest.keys()
+    assert list(heatproof.open(run.folder).scores) == ["toy/net/finetuned/idsds"]
 
 
 @pytest.mark.parametrize("shard_size", [4, 16])
