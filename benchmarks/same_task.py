@@ -12,19 +12,21 @@ column is the largest difference of an area from heatproof's.
 
 from __future__ import annotations
 
+import ast
+import io
 import json
 import os
 import statistics
 import subprocess
 import sys
 import time
+import tokenize
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from _shared import make_parser, print_table
-from code_lines import code_lines, import_lines
 
 TASKS = Path(__file__).parent / "tasks"
 # Program to the package that it needs, and that package's module.
@@ -33,6 +35,16 @@ PACKAGES = {
     "captum": ("captum", "captum"),
     "quantus": ("quantus", "quantus"),
     "grad_cam": ("grad-cam", "pytorch_grad_cam"),
+}
+# Tokens that are no code.
+SILENT = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENCODING,
+    tokenize.ENDMARKER,
 }
 
 
@@ -49,6 +61,26 @@ def run(name: str, images: int) -> tuple[dict[str, float], float, float, float]:
         raise SystemExit(f"by_{name}.py fails.")
     result = json.loads(output.splitlines()[-1])
     return result, time.perf_counter() - began, used.ru_utime + used.ru_stime, used.ru_maxrss / 2**20
+
+
+def code_lines(text: str) -> dict[int, str]:
+    """Return the code lines of a Python module: number to text."""
+    lines = text.splitlines()
+    numbers: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in SILENT:
+            numbers.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        # Docstrings of attributes as well.
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            numbers.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return {number: lines[number - 1] for number in sorted(numbers) if lines[number - 1].strip()}
+
+
+def import_lines(text: str) -> set[int]:
+    """Return the numbers of the lines of a Python module that import."""
+    nodes = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom))
+    return {number for node in nodes for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
 
 
 def lines(name: str) -> int:

@@ -51,7 +51,6 @@ SMALLEST = {
     "slurm_overhead": ["--small", "--out", "{out}"],
 }
 ELSEWHERE = {
-    "code_lines": "test_code_lines.py",
     "null_control": "../workflow/test_null_control.py",
     "oracle": "test_oracle.py",
     "stored_maps": "../workflow/test_benchmarks_of_a_run.py",
