@@ -35,6 +35,8 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -132,11 +134,9 @@ def choice(size: str) -> Call:
 
 def start_of_a_job() -> Call:
     """Return the start of a process that imports what this checkout's stages import, at their top and when they run."""
-    try:
-        from heatproof.core.provenance import read_source
-    except ModuleNotFoundError:  # where the package had another name
-        from heatproof.base.provenance import read_source
-
+    # The package had another name.
+    core = "core" if find_spec("heatproof.core.provenance") else "base"
+    read_source = import_module(f"heatproof.{core}.provenance").read_source
     registry = module_of_workflow("plan.stage").STAGES
     stages = [registry[name] for name in STAGES_OF_A_START]
     modules = dict.fromkeys(module for stage in stages for module in (stage.__module__, *getattr(stage, "code", ())))

@@ -7,6 +7,7 @@ from pathlib import Path
 import yaml
 
 from heatproof.core.perturb.baselines import BASELINES
+from heatproof.core.specs import PRETRAINED
 from heatproof.datasets.registry import DATASETS
 from heatproof.explainers.registry import EXPLAINERS
 from heatproof.metrics.registry import METRICS
@@ -22,7 +23,6 @@ from heatproof.workflow.config.schema import (
     normalise,
 )
 from heatproof.workflow.config.types import NAMES as KIND
-from heatproof.workflow.plan.paths import PRETRAINED
 
 ROOT = Path(__file__).parents[1]
 SCHEMA = ROOT / "workflow/schemas/config.schema.yaml"

@@ -7,7 +7,7 @@ from heatproof.workflow.commands.cli import REMOVED, main
 
 @pytest.mark.parametrize("name", REMOVED)
 @pytest.mark.parametrize("further", [[], ["a.yaml", "--out", "x.zip"]])
-def test_a_removed_command_says_what_does_its_work(name, further, capsys):
+def test_a_removed_command_names_its_successor(name, further, capsys):
     assert main([name, *further]) == 1
     assert capsys.readouterr().err == f"heatproof: `heatproof {name}` went in heatproof 0.3.0: {REMOVED[name]}.\n"
 

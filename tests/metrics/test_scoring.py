@@ -171,4 +171,4 @@ def test_only_one_loop_scores_methods():
         and node.attr == "score"
         and getattr(node.value, "id", getattr(node.value, "attr", "")) in ("metric", "entry")
     }
-    assert calling == {"metrics/scoring.py", "plan/metrics.py"}
+    assert calling == {"metrics/scoring.py", "workflow/plan/metrics.py"}

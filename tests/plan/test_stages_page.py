@@ -35,5 +35,5 @@ def test_every_caption_is_a_text_that_snakemake_can_show(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", STAGES)
-def test_every_stage_says_what_its_jobs_make(name):
+def test_every_stage_has_a_message(name):
     assert STAGES[name].message

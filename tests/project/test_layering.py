@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "training": {"core", "datasets", "errors", "models", "store"},
     "claims": {"core", "metrics", "stats"},
     # Tables, figures and pages from data frames and plain values.
-    "report": {"claims", "core", "datasets", "errors", "explainers", "metrics", "stats", "store"},
+    "report": {"core", "datasets", "errors", "explainers", "metrics", "stats", "store"},
     # ---- what people call with a model in memory, or on the results of a run
     "api": {"core", "datasets", "errors", "explainers", "metrics", "report", "stats", "store", "training"},
     # Maps have the colours of the report.
@@ -100,7 +100,6 @@ ALLOWED: dict[str, set[str]] = {
         "workflow.config",
         "workflow.estimate",
         "workflow.plan",
-        "workflow.stages",
     },
     "__main__": {"core", "workflow.commands"},
 }

@@ -146,7 +146,7 @@ def test_stored_patch_sums_give_the_scores_of_stored_maps(scored, grid, shape):
     pd.testing.assert_frame_equal(of_sums, expected, check_exact=True)
 
 
-def test_tables_beside_the_scores_have_what_manifests_of_shards_record(scored):
+def test_tables_of_methods_and_checks_have_the_values_of_shards(scored):
     run = scored(explainers=[MINE, GAP, {"integrated_gradients": {"steps": 3}}, "random"], shard_size=4)
     methods = run.methods("idsds").set_index("method")
     assert set(methods["metric"]) == {"idsds"}

@@ -13,6 +13,7 @@ from toy_project import Project
 from heatproof.core.network import Network
 from heatproof.core.normalise import normalise
 from heatproof.core.perturb.channels import channel_counts, channels_of_layers
+from heatproof.core.specs import layer_and_channel
 from heatproof.datasets.checks import open_dataset
 from heatproof.errors import HeatproofError
 from heatproof.models.network import load_network
@@ -22,7 +23,6 @@ from heatproof.store.reading import read_json
 from heatproof.store.zarr_store import open_store, read
 from heatproof.workflow.check import check_machine
 from heatproof.workflow.plan.graph import Graph
-from heatproof.workflow.plan.paths import layer_and_channel
 from heatproof.workflow.reconcile import Results
 from heatproof.workflow.stages._compared_networks import compared_datasets
 

@@ -202,8 +202,8 @@ def test_a_store_that_needs_a_pickle_is_damaged(tmp_path):
 PLAIN = {
     "api/choose.py": "what a caller's own data are planned to take",
     "core/batches.py": "words of our own for a step, and numbers",
-    "commands/list_stores.py": "cells that were escaped one by one",
-    "commands/run.py": "the name of a signal",
+    "workflow/commands/list_stores.py": "cells that were escaped one by one",
+    "workflow/commands/run.py": "the name of a signal",
     "workflow/terminal.py": "paths of the results folder",
 }
 
@@ -242,12 +242,12 @@ def test_only_the_plan_and_its_jobs_import_code_that_a_config_names():
         "workflow/stages/_explaining.py",
         "datasets/checks.py",
         "models/network.py",
-        "plan/resolve.py",
+        "workflow/plan/resolve.py",
         # The callable target.
         "datasets/reader.py",
-        "plan/selection.py",
-        "plan/metrics.py",
-        "plan/validate.py",
+        "workflow/plan/selection.py",
+        "workflow/plan/metrics.py",
+        "workflow/plan/validate.py",
         "core/perturb/baselines.py",
         "core/registry.py",
     }, BASE

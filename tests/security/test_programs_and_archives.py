@@ -16,14 +16,12 @@ PROGRAMS = {
     *("asyncio.create_subprocess_exec", "asyncio.create_subprocess_shell", "exec", "eval", "compile"),
 }
 REASONS = {
-    "files/tables.py: zlib": "unpacks a table of labels that is packed with gzip, up to a bound",
-    "commands/run.py: subprocess": "starts Snakemake on the Snakefile of the package or the one that is named",
+    "store/table_formats.py: zlib": "unpacks a table of labels that is packed with gzip, up to a bound",
+    "workflow/commands/run.py: subprocess": "starts Snakemake on the Snakefile of the package or the one that is named",
     "workflow/start.py: subprocess": "starts the job that lists the images of a dataset again whose files changed",
     "testing/_side_effects.py: multiprocessing": "reads the start method, and sets it back; it starts nothing",
     "training/several_devices.py: multiprocessing": "a training on several devices is a process for each",
     "training/several_devices.py: torch.multiprocessing": "names the errors of those processes",
-    "commands/bundle.py: zipfile": "packs a bundle",
-    "files/archive.py: zipfile": "reads a bundle in pieces, without unpacking it to a folder",
     "models/saved_by_torch.py: zipfile": "reads the list of parts of a checkpoint; compressed ones are refused",
     "models/saved_by_torch.py: torch.load": "weights alone, after a look at their shapes within bounds",
     "models/saved_by_torch.py: os.fork": "looks at the shapes of a checkpoint, within bounds of memory and time",

@@ -11,7 +11,7 @@ from snakemake.settings.types import RerunTrigger
 # `workflow` is Snakemake's own object.
 from heatproof.errors import HeatproofError, machine_fault
 from heatproof.store.publishing import escaped
-from heatproof.workflow.plan import paths
+from heatproof.core.specs import PRETRAINED
 from heatproof.workflow.plan.graph import benchmark_of
 from heatproof.workflow.plan.stage import STAGES
 from heatproof.workflow import last_run, start, terminal
@@ -109,7 +109,7 @@ def per_attempt(amount):
 
 
 def training_gpus(w):
-    return plan.training_devices(w.model, w.get("weights", paths.PRETRAINED))
+    return plan.training_devices(w.model, w.get("weights", PRETRAINED))
 
 
 def print_failure():

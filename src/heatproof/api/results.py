@@ -17,7 +17,7 @@ from heatproof.store.lazy import open_lazily
 from heatproof.store.manifest import read_checksummed
 from heatproof.store.reading import resolve_user_folder
 from heatproof.store.result_tables import read_parquet
-from heatproof.store.table_formats import BESIDE_SCORES
+from heatproof.store.table_formats import TABLES_WITH_SCORES
 from heatproof.store.zarr_store import describe_store, read_shard_manifests
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Results:
     def scores(self) -> FilesByName[pd.DataFrame]:
         """Scores of images by dataset/model/weights/metric, one row for each image and method, read when accessed."""
         folder = self.folder / "scores"
-        paths = [path for path in sorted(folder.rglob("*.parquet")) if not path.stem.endswith(BESIDE_SCORES)]
+        paths = [path for path in sorted(folder.rglob("*.parquet")) if not path.stem.endswith(TABLES_WITH_SCORES)]
         return FilesByName("score", folder, paths, _read_scores, "Scores(")
 
     @property

@@ -9,12 +9,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from heatproof.core.grids import Grid
 from heatproof.core.provenance import Key, digest
 
 NO_KEY = Key("", "")
+PRETRAINED = "pretrained"
+
+
+class NetworkName(NamedTuple):
+    """Names of a network that is scored: a model with certain weights, on a dataset."""
+
+    dataset: str
+    model: str
+    weights: str
+
+
+def layer_and_channel(named: str) -> tuple[str, int | None]:
+    """Split ``layer:channel`` into layer and channel; the channel is None for all channels of a layer."""
+    layer, _, channel = named.partition(":")
+    return layer, int(channel) if channel else None
 
 
 def spec_file_name(stage: str, content: Mapping[str, Any]) -> str:

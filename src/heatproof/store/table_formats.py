@@ -22,7 +22,7 @@ TABLE_REMEDY_AND_KIND = ("give a CSV file with a header", "a table")
 # Bytes that a Parquet table may take in memory, and the number of rows that are decompressed at once.
 MOST_UNPACKED, ROWS = 2**30, 2**16
 # What follows the name of a metric in the names of the tables beside its scores.
-BESIDE_SCORES = (".methods", ".checks")
+TABLES_WITH_SCORES = (".methods", ".checks")
 
 
 class UserTable(NamedTuple):

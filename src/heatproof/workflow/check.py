@@ -7,6 +7,7 @@ from pathlib import Path
 
 from heatproof.core.lazy import torch
 from heatproof.core.registry import suggest_name
+from heatproof.core.specs import layer_and_channel
 from heatproof.errors import HeatproofError
 from heatproof.explainers.registry import EXPLAINERS, require_library
 from heatproof.models.packaged import find_packaged, is_packaged
@@ -15,7 +16,6 @@ from heatproof.workflow.changed_data import describe_changes
 from heatproof.workflow.config.files import read_config
 from heatproof.workflow.config.removed import without_removed_keys
 from heatproof.workflow.plan.graph import Graph
-from heatproof.workflow.plan.paths import layer_and_channel
 from heatproof.workflow.plan.resolve import ModelChoice
 from heatproof.workflow.plan.validate import Plan, make_plan, require_size
 from heatproof.workflow.trial import Trial, inspect_image_files, run_trial

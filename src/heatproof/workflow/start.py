@@ -73,8 +73,8 @@ def check_before_start(
     local
         Whether jobs run on this machine.
     """
-    kept, removed = without_removed_keys(config)
-    plan = make_plan(kept)
+    remaining, removed = without_removed_keys(config)
+    plan = make_plan(remaining)
     if is_main:
         _print_messages(removed)
         # `local`, because a login node needs no GPU.

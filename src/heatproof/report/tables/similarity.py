@@ -89,7 +89,7 @@ class ComparedDataset:
         The meaning of the rows of outputs and maps.
     image_ids
         Ids of the compared images.
-    open
+    read_dataset
         Opens the dataset, for the images that are drawn.
     """
 
@@ -97,7 +97,7 @@ class ComparedDataset:
     pairs: Sequence[Pair]
     rows: ScoredRows
     image_ids: Sequence[str]
-    open: Callable[[], Dataset]
+    read_dataset: Callable[[], Dataset]
 
 
 def similarity_table(
@@ -298,7 +298,7 @@ def draw_exciting(
                 finetuned.setdefault(pair.network.model, [pair.network, pair.other])
         if not finetuned or (rows and not channels):
             continue
-        opened = dataset.open()
+        opened = dataset.read_dataset()
         ids = opened.splits["evaluation"].ids[:images]
         # Images are read one by one when they are drawn, because all of them may not fit into memory.
         read = partial(_image, opened)

@@ -15,13 +15,13 @@ REMOVED_KEYS = {
 
 def without_removed_keys(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return a copy of a config without the keys that went, and a sentence for each key that it had."""
-    kept, sentences = copy.deepcopy(dict(config)), []
+    remaining, sentences = copy.deepcopy(dict(config)), []
     for path, sentence in REMOVED_KEYS.items():
         *sections, key = path.split(".")
-        section: Any = kept
+        section: Any = remaining
         for name in sections:
             section = section.get(name) if isinstance(section, dict) else None
         if isinstance(section, dict) and key in section:
             del section[key]
             sentences.append(sentence)
-    return kept, sentences
+    return remaining, sentences

@@ -431,8 +431,8 @@ def normalise(config: Mapping[str, Any]) -> Config:
         One sentence for the first problem.
     """
     try:
-        kept, _ = without_removed_keys(config)
-        return _expand_baselines(_with_labels(Settings.model_validate(kept).plain()))
+        settings, _ = without_removed_keys(config)
+        return _expand_baselines(_with_labels(Settings.model_validate(settings).plain()))
     except ValidationError as error:
         raise HeatproofError(_sentence(error.errors(include_url=False)[0])) from None
 

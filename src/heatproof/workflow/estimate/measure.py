@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from heatproof.core.lazy import torch
-from heatproof.core.specs import FinetuningSettings, ShardRange
+from heatproof.core.specs import PRETRAINED, FinetuningSettings, NetworkName, ShardRange
 from heatproof.datasets.checks import open_dataset
 from heatproof.datasets.rows import unwrap_rows
 from heatproof.errors import HeatproofError
 from heatproof.store.reading import read_json
 from heatproof.workflow.plan.folder import Folder
 from heatproof.workflow.plan.graph import Graph, Job
-from heatproof.workflow.plan.paths import PRETRAINED, NetworkName
 from heatproof.workflow.plan.validate import Plan
 from heatproof.workflow.stages.weights import weights_of
 

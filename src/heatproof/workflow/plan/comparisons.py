@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from heatproof.core.grids import Grid, grid_sort_key, patch_count
-from heatproof.workflow.plan.paths import PRETRAINED, Case
+from heatproof.core.specs import PRETRAINED
+from heatproof.workflow.plan.paths import Case
 
 if TYPE_CHECKING:
     from heatproof.workflow.plan.metrics import MetricChoice

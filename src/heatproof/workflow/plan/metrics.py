@@ -28,7 +28,7 @@ from heatproof.core.registry import import_callable, is_reference, look_up, sugg
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS, Metric
 from heatproof.metrics.responses.base import Response, at_points
-from heatproof.store.table_formats import BESIDE_SCORES
+from heatproof.store.table_formats import TABLES_WITH_SCORES
 from heatproof.workflow.config.types import MAXIMUM_IMAGES
 
 
@@ -108,7 +108,7 @@ def read_metric(
             f"The {what} follows from `drops`: every grid, baseline and output that is named there is scored, and "
             "called idsds where the weights are in-domain, else sds."
         )
-    if name.endswith(BESIDE_SCORES):
+    if name.endswith(TABLES_WITH_SCORES):
         raise HeatproofError(
             f"{name!r} cannot name a metric, because its file of scores would have the name of a table beside those of "
             f"{name.rpartition('.')[0]!r}: give it another name."

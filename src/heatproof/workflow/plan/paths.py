@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from heatproof.core.grids import Grid
+from heatproof.core.specs import NetworkName
 
 if TYPE_CHECKING:
     from heatproof.metrics.responses.base import Response
 
 
 RESULTS = "results"
-PRETRAINED = "pretrained"
 # Seconds since 1970. Stale files get modification times before it, so that Snakemake makes them again
 # (`heatproof.workflow.reconcile`).
 STALE_TIME = 1_000_000_000
@@ -65,14 +65,6 @@ def producing_job(file: str, apart: bool) -> tuple[str, ...]:
     return kind, *parts, "".join(shard)
 
 
-class NetworkName(NamedTuple):
-    """Names of a network that is scored: a model with certain weights, on a dataset."""
-
-    dataset: str
-    model: str
-    weights: str
-
-
 @dataclass(frozen=True)
 class Case:
     """A test case: a network, scored by one metric.
@@ -109,9 +101,3 @@ class Case:
     def to_spec(self) -> dict[str, Any]:
         """Return a description of plain values for a manifest."""
         return {**asdict(self), "network": self.network._asdict()}
-
-
-def layer_and_channel(named: str) -> tuple[str, int | None]:
-    """Split ``layer:channel`` into layer and channel; the channel is None for all channels of a layer."""
-    layer, _, channel = named.partition(":")
-    return layer, int(channel) if channel else None

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from heatproof.core.input_facts import InputFacts
 from heatproof.core.methods import NO_MODEL
 from heatproof.core.provenance import Key, as_json, key_of
-from heatproof.core.specs import NO_KEY, DatasetSpec, Runtime
+from heatproof.core.specs import NO_KEY, DatasetSpec, NetworkName, Runtime
 from heatproof.core.tasks import EXCLUSIVE, LOSSES
 from heatproof.datasets.rows import has_label_rows
 from heatproof.metrics.responses.base import Response
@@ -19,7 +19,7 @@ from heatproof.models.registry import ModelSpec
 from heatproof.store.manifest import read_checksummed
 from heatproof.store.source_files import data_root, is_there
 from heatproof.workflow.plan.metrics import MetricChoice
-from heatproof.workflow.plan.paths import Case, NetworkName
+from heatproof.workflow.plan.paths import Case
 from heatproof.workflow.plan.selection import Selection
 
 

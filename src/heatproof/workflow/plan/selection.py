@@ -13,6 +13,7 @@ from heatproof.core.grids import Grid
 from heatproof.core.methods import Method, MethodSpec, all_methods
 from heatproof.core.options import defining_module
 from heatproof.core.registry import fold_name, import_callable, is_reference
+from heatproof.core.specs import PRETRAINED, NetworkName, layer_and_channel
 from heatproof.core.tasks import CALLABLE
 from heatproof.errors import HeatproofError
 from heatproof.metrics.registry import METRICS
@@ -25,7 +26,6 @@ from heatproof.models.packaged import is_file
 from heatproof.workflow.config.files import Config
 from heatproof.workflow.plan.folder import Folder
 from heatproof.workflow.plan.metrics import MetricChoice, read_metric
-from heatproof.workflow.plan.paths import PRETRAINED, NetworkName, layer_and_channel
 from heatproof.workflow.plan.resolve import DatasetChoice, ModelChoice, read_dataset, read_explainer, read_model
 
 # Means over this many images are stable; maps of more images would only take memory.

@@ -11,6 +11,7 @@ from heatproof.core.grids import divides, format_grid, grid_remedy, grid_sort_ke
 from heatproof.core.options import height_and_width
 from heatproof.core.perturb.baselines import BASELINES, register_baselines
 from heatproof.core.registry import import_callable, is_reference, load_plugins, look_up, suggest_name
+from heatproof.core.specs import PRETRAINED
 from heatproof.core.tasks import EXCLUSIVE, LOSSES, TASK_NAMES, task_provides
 from heatproof.datasets.registry import DATASETS
 from heatproof.datasets.rows import as_rows
@@ -18,7 +19,6 @@ from heatproof.errors import HeatproofError
 from heatproof.models.registry import ARCHITECTURES
 from heatproof.workflow.config.files import unset_counts
 from heatproof.workflow.config.schema import normalise, shorten_baseline_names
-from heatproof.workflow.plan.paths import PRETRAINED
 from heatproof.workflow.plan.plan import Plan
 from heatproof.workflow.plan.resolve import ModelChoice
 

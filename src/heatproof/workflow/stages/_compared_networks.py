@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from heatproof.core.specs import PRETRAINED, NetworkName, layer_and_channel
 from heatproof.datasets.checks import open_dataset
 from heatproof.report.tables.similarity import ComparedDataset, ComparedNetwork, Pair
 from heatproof.store.manifest import read_shard
 from heatproof.store.rows import rows_of_store
 from heatproof.store.stored_maps import stored_maps
 from heatproof.store.zarr_store import open_store, read
-from heatproof.workflow.plan.paths import PRETRAINED, NetworkName, layer_and_channel
 
 if TYPE_CHECKING:
     from heatproof.workflow.stages.similarity import ComparedNetworks, Similarity

@@ -46,15 +46,15 @@ def read_scores(pattern: str, cases: Iterable[CaseKey]) -> tuple[list[str], pd.D
 
 def read_methods(scores: Iterable[str | Path]) -> pd.DataFrame:
     """Return the tables of methods beside files of scores (`heatproof.workflow.stages._score_tables.methods_table`)."""
-    return _beside(scores, ".methods.parquet")
+    return _read_with_scores(scores, ".methods.parquet")
 
 
 def read_checks(scores: Iterable[str | Path]) -> pd.DataFrame:
     """Return the tables of checks beside files of scores (`heatproof.workflow.stages._score_tables.checks_table`)."""
-    return _beside(scores, ".checks.parquet")
+    return _read_with_scores(scores, ".checks.parquet")
 
 
-def _beside(scores: Iterable[str | Path], ending: str) -> pd.DataFrame:
+def _read_with_scores(scores: Iterable[str | Path], ending: str) -> pd.DataFrame:
     paths = [Path(path) for path in scores]
     tables = [read_parquet(path.with_suffix(ending), manifest=path.with_suffix(".json")) for path in paths]
     return pd.concat(tables, ignore_index=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -22,6 +23,8 @@ from heatproof.store.zarr_store import describe_store, read
 
 if TYPE_CHECKING:
     from heatproof.workflow.stages.score import Score
+
+log = logging.getLogger(__name__)
 
 
 def predicted_correctly(rows: ScoredRows, store: str, labels: np.ndarray) -> np.ndarray | None:
@@ -207,6 +210,23 @@ def sum_costs(manifests: Sequence[Mapping[str, Any]]) -> dict[str, float]:
             checks += record["network_passes"] + record["check_passes"] - passes
         checks_of_shards.append(checks)
     return {"images": sum(counts), "check_passes": max(checks_of_shards) + compared, **summed}
+
+
+def score_methods(
+    spec: Score, metric: Metric, explainers: Sequence[MethodSpec], batch: Batch, scored: np.ndarray
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Return the scores of every method on the scored images, and the reasons of methods without any."""
+    parts: dict[str, list[np.ndarray]] = {}
+    failed: dict[str, str] = {}
+    for scores in iterate_scores(spec, metric, explainers, batch, scored, failed):
+        parts.setdefault(scores.method, []).append(scores.score)
+    # For built-in metrics, the number of undefined images is enough.
+    for method in parts if metric.is_custom else ():
+        if method not in failed and all(np.isnan(part).all() for part in parts[method]):
+            failed[method] = f"the metric {metric.name!r} has no finite score on any image"
+    for method, reason in failed.items():
+        log.warning("%s has no score: %s", method, reason)
+    return {method: np.concatenate(values) for method, values in parts.items() if method not in failed}, failed
 
 
 def stored_curves(spec: Score) -> Iterator[MethodScores]:

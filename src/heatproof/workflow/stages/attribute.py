@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Self
 from heatproof.core.methods import NO_MODEL, MethodSpec
 from heatproof.core.perturb.baselines import baseline_modules
 from heatproof.core.provenance import Key, as_json, key_of
-from heatproof.core.specs import DatasetSpec, Runtime
+from heatproof.core.specs import DatasetSpec, NetworkName, Runtime
 from heatproof.models.registry import ModelSpec
-from heatproof.workflow.plan.paths import NetworkName, map_files
+from heatproof.workflow.plan.paths import map_files
 from heatproof.workflow.plan.stage import JobGraph, Product, Wildcards, stage
 from heatproof.workflow.stages.shards import (
     ShardStage,

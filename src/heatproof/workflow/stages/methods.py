@@ -15,7 +15,8 @@ from heatproof.workflow.plan import paths
 from heatproof.workflow.plan.stage import JobGraph, Report
 
 if TYPE_CHECKING:
-    from heatproof.workflow.plan.paths import Case, NetworkName
+    from heatproof.core.specs import NetworkName
+    from heatproof.workflow.plan.paths import Case
     from heatproof.workflow.plan.plan import Plan
 
 # Dataset, model, weights and metric.

@@ -13,9 +13,9 @@ from heatproof.workflow.stages.methods import joined_key
 from heatproof.workflow.stages.score import Score, inputs_of
 
 if TYPE_CHECKING:
-    from heatproof.core.specs import Runtime
+    from heatproof.core.specs import NetworkName, Runtime
     from heatproof.report.figures.metric_curves import ScoredMetric
-    from heatproof.workflow.plan.paths import Case, NetworkName
+    from heatproof.workflow.plan.paths import Case
     from heatproof.workflow.plan.plan import Plan
 
 

@@ -38,7 +38,8 @@ from heatproof.workflow.stages.methods import (
 )
 
 if TYPE_CHECKING:
-    from heatproof.workflow.plan.paths import Case, NetworkName
+    from heatproof.core.specs import NetworkName
+    from heatproof.workflow.plan.paths import Case
     from heatproof.workflow.plan.plan import Plan
 
 # Largest number of scores below a map.

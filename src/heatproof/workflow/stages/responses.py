@@ -10,14 +10,14 @@ from heatproof.core.input_facts import InputFacts
 from heatproof.core.methods import MethodSpec
 from heatproof.core.perturb.baselines import baseline_modules
 from heatproof.core.provenance import Key, key_of
-from heatproof.core.specs import ResponseSpec, Runtime
+from heatproof.core.specs import NetworkName, ResponseSpec, Runtime
 from heatproof.metrics.responses.base import MapResponse, NetworkResponse, Response, response_of
 from heatproof.metrics.responses.features import Features as FeaturesResponse
 from heatproof.metrics.responses.parts import Parts as PartsResponse
 from heatproof.metrics.responses.patches import Patches
 from heatproof.metrics.responses.subsets import Channels as ChannelsResponse
 from heatproof.models.registry import NetworkSpec
-from heatproof.workflow.plan.paths import NetworkName, map_file, response_files
+from heatproof.workflow.plan.paths import map_file, response_files
 from heatproof.workflow.plan.stage import JobGraph, Product, Wildcards, stage
 from heatproof.workflow.stages.attribute import maps_of
 from heatproof.workflow.stages.shards import (

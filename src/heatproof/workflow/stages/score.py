@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,10 +16,6 @@ from heatproof.workflow.stages.attribute import maps_of
 from heatproof.workflow.stages.responses import response_explainer, response_key
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from heatproof.core.batch import Batch
-    from heatproof.metrics.registry import Metric
     from heatproof.metrics.responses.base import Response
     from heatproof.workflow.plan.plan import Plan
 
@@ -161,16 +157,23 @@ class Score(Stage):
         from heatproof.store.manifest import write_manifest
         from heatproof.store.source_files import joined_data
         from heatproof.store.writing import write_table
-        from heatproof.workflow.stages import _score_tables as tables
-        from heatproof.workflow.stages import _stored_scores as stored
+        from heatproof.workflow.stages._score_tables import checks_table, methods_table, scores_table
+        from heatproof.workflow.stages._stored_scores import (
+            methods_equal_to_raw,
+            metric_of,
+            read_images,
+            read_manifests,
+            rows_of,
+            score_methods,
+        )
 
-        metric, rows = stored.metric_of(self), stored.rows_of(self)
-        explainers, recorded = stored.read_manifests(self, metric, rows)
-        batch, classes, right, scored = stored.read_images(self, rows)
-        scores, failed = _score_methods(self, metric, explainers, batch, scored)
+        metric, rows = metric_of(self), rows_of(self)
+        explainers, recorded = read_manifests(self, metric, rows)
+        batch, classes, right, scored = read_images(self, rows)
+        scores, failed = score_methods(self, metric, explainers, batch, scored)
         recorded.unscored_reasons |= failed
         ids = np.array(rows.image_ids or batch.image_ids[: self.images], dtype=object)[scored]
-        absolute_twins = stored.methods_equal_to_raw(self, explainers, batch.image_ids)
+        absolute_twins = methods_equal_to_raw(self, explainers, batch.image_ids)
         scores = {
             method.name: scores[method.name]
             for explainer in self.explainers
@@ -178,9 +181,9 @@ class Score(Stage):
             if method.name in scores and method.name not in absolute_twins
         }
         share_wrong = None if right is None else float(1 - right.mean())
-        write_table(tables.scores_table(self, scores, ids, rows.target_names(classes[scored])), self.files["scores"])
-        write_table(tables.methods_table(self, recorded, share_wrong, absolute_twins), self.files["methods"])
-        write_table(tables.checks_table(self, recorded), self.files["checks"])
+        write_table(scores_table(self, scores, ids, rows.target_names(classes[scored])), self.files["scores"])
+        write_table(methods_table(self, recorded, share_wrong, absolute_twins), self.files["methods"])
+        write_table(checks_table(self, recorded), self.files["checks"])
         write_manifest(
             self.manifest,
             self.files.values(),
@@ -192,27 +195,6 @@ class Score(Stage):
             read=recorded.keys,
             data=joined_data([*recorded.data, *recorded.drops]),
         )
-
-
-def _score_methods(
-    spec: Score, metric: Metric, explainers: Sequence[MethodSpec], batch: Batch, scored: np.ndarray
-) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Return the scores of every method on the scored images, and the reasons of methods without any."""
-    import numpy as np
-
-    from heatproof.workflow.stages._stored_scores import iterate_scores
-
-    parts: dict[str, list[np.ndarray]] = {}
-    failed: dict[str, str] = {}
-    for scores in iterate_scores(spec, metric, explainers, batch, scored, failed):
-        parts.setdefault(scores.method, []).append(scores.score)
-    # For built-in metrics, the number of undefined images is enough.
-    for method in parts if metric.is_custom else ():
-        if method not in failed and all(np.isnan(part).all() for part in parts[method]):
-            failed[method] = f"the metric {metric.name!r} has no finite score on any image"
-    for method, reason in failed.items():
-        log.warning("%s has no score: %s", method, reason)
-    return {method: np.concatenate(values) for method, values in parts.items() if method not in failed}, failed
 
 
 def _read_responses(plan: Plan, case: Case) -> dict[str, tuple[Response, list[int] | None]]:

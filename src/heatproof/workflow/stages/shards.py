@@ -8,9 +8,8 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.core.provenance import Key, key_of
-from heatproof.core.specs import ShardRange
+from heatproof.core.specs import NetworkName, ShardRange
 from heatproof.models.registry import NetworkSpec
-from heatproof.workflow.plan.paths import NetworkName
 from heatproof.workflow.plan.stage import JobGraph, Output, Product, Stage, Wildcards, constrained
 from heatproof.workflow.stages.weights import weights_of
 

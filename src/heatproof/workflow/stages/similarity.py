@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.core.methods import MethodSpec
 from heatproof.core.provenance import Key
-from heatproof.core.specs import DatasetSpec
+from heatproof.core.specs import DatasetSpec, layer_and_channel
 from heatproof.metrics.responses.patches import Patches
 from heatproof.metrics.responses.subsets import Channels
-from heatproof.workflow.plan.paths import layer_and_channel, response_files
+from heatproof.workflow.plan.paths import response_files
 from heatproof.workflow.plan.stage import JobGraph, Report, report_outputs, stage
 from heatproof.workflow.stages.attribute import maps_of
 from heatproof.workflow.stages.methods import all_metrics, dataset_files, map_files

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.core.grids import Grid
 from heatproof.core.provenance import Key
+from heatproof.core.specs import NetworkName
 from heatproof.core.tasks import EXCLUSIVE
 from heatproof.explainers.registry import EXPLAINERS
 from heatproof.metrics.responses.base import NetworkResponse
 from heatproof.metrics.responses.patches import Patches
-from heatproof.workflow.plan.paths import NetworkName, response_file
+from heatproof.workflow.plan.paths import response_file
 from heatproof.workflow.plan.selection import ANSWERS
 from heatproof.workflow.plan.stage import JobGraph, Report, named_tables, report_outputs, stage
 from heatproof.workflow.stages.methods import (

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from heatproof.core.perturb.baselines import baseline_modules
 from heatproof.core.provenance import Key
-from heatproof.core.specs import DatasetSpec, FinetuningSettings, Runtime, TrainingSettings
+from heatproof.core.specs import PRETRAINED, DatasetSpec, FinetuningSettings, NetworkName, Runtime, TrainingSettings
 from heatproof.core.tasks import CALLABLE
 from heatproof.errors import HeatproofError
 from heatproof.models.registry import ModelSpec
 from heatproof.store.manifest import publish_tables, verified_bytes, verified_path
 from heatproof.store.writing import write_text
-from heatproof.workflow.plan.paths import PRETRAINED, NetworkName
 from heatproof.workflow.plan.stage import JobGraph, Output, Product, Stage, Wildcards, plain_outputs, stage
 from heatproof.workflow.stages.weights import WEIGHTS, at_pretrained, on_datasets, weights_of, weights_outputs
 

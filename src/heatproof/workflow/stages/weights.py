@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, cast
 
-from heatproof.workflow.plan.paths import PRETRAINED, NetworkName
+from heatproof.core.specs import PRETRAINED, NetworkName
 from heatproof.workflow.plan.stage import JobGraph, Output, Stage, Wildcards, plain_outputs
 
 if TYPE_CHECKING:
