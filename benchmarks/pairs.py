@@ -135,7 +135,7 @@ def choice(size: str) -> Call:
 def start_of_a_job() -> Call:
     """Return the start of a process that imports what this checkout's stages import, at their top and when they run."""
     # The package had another name.
-    core = "core" if find_spec("heatproof.core.provenance") else "base"
+    core = "core" if find_spec("heatproof.core") else "base"
     read_source = import_module(f"heatproof.{core}.provenance").read_source
     registry = module_of_workflow("plan.stage").STAGES
     stages = [registry[name] for name in STAGES_OF_A_START]
