@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -64,7 +65,8 @@ def assert_ended(running: subprocess.Popen[str], tree: list[psutil.Process], num
     ours = [line for line in output.splitlines() if line.startswith("heatproof: ") and not line.startswith(JOB_ENDED)]
     assert len(ours) == 1, output
     assert ours[0].startswith(f"heatproof: The {what} was ended by {signal.Signals(number).name}, ")
-    assert "Traceback" not in output
+    # Snakemake shows the logs of jobs between such lines; a job can end while it imports a library.
+    assert "Traceback" not in re.sub(r"={20,}.*?={20,}", "", output, flags=re.DOTALL)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ TARGETS = {
     "scores": "results/scores.csv",
 }
 # Frames from the function that the rule runs: the stage, the response, the perturbation, and the loop over batches.
-MOST = 4
+MOST = 5
 
 
 class ProjectWithCode(Project):

@@ -88,6 +88,9 @@ def install_signal_handlers(what: str = "") -> None:
             # status has the information too.
             with suppress(OSError):
                 os.write(2, f"heatproof: {describe_signal(what, number)}\n".encode())
+                if what == "command":
+                    # Libraries print the errors of imports that the exception interrupts.
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         # A command ends only Snakemake at first. Snakemake then ends its jobs itself; if jobs ended before it, it would
         # count them as failed.
         snakemake_only = 2.0 if what == "command" else -1.0
