@@ -162,7 +162,7 @@ def test_saved_epochs_are_separate_weights():
     assert list(plan.metrics_of("blurred_epoch9", "vit")) == ["sds", "idsds_g4_blur"]
     spec = Graph(plan).spec("keep_epoch", dataset="digits", model="vit", weights="blurred_epoch9")
     parent = Graph(plan).spec("finetune", dataset="digits", model="vit", weights="blurred")
-    assert (spec.epoch, spec.saved_epochs, spec.upstream) == (9, parent.files["kept"], parent.key)
+    assert (spec.epoch, spec.saved_epochs, spec.upstream) == (9, parent.files["saved_epochs"], parent.key)
 
 
 def test_saving_epochs_changes_no_existing_results():

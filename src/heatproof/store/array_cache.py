@@ -80,8 +80,8 @@ class _File:
     description: Description
     begin: int
 
-    def read(self, places: Sequence[int]) -> list[dict[str, np.ndarray]]:
-        """Return the values of the images at some positions in the file.
+    def read(self, rows: Sequence[int]) -> list[dict[str, np.ndarray]]:
+        """Return the values of the images in some rows of the file.
 
         Raises
         ------
@@ -90,7 +90,7 @@ class _File:
         """
         images = []
         with open_regular(refuse_links(self.path)) as file:
-            for row in places:
+            for row in rows:
                 file.seek(self.begin + row * self.description.image_bytes)
                 content = file.read(self.description.image_bytes)
                 if _digest(content) != self.description.digests[row]:
@@ -113,7 +113,7 @@ class BatchFolder:
 
     path: Path
     arrays: Mapping[str, tuple[str, list[int]]] | None = None
-    _places: dict[str, tuple[_File, int]] = field(default_factory=dict, repr=False)
+    _locations: dict[str, tuple[_File, int]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         for path in sorted(self.path.glob(f"[0-9a-f]*{ENDING}")):
@@ -131,10 +131,10 @@ class BatchFolder:
     @property
     def names(self) -> list[str]:
         """Names of all images that have values."""
-        return list(self._places)
+        return list(self._locations)
 
     def _take(self, file: _File) -> None:
-        self._places.update({name: (file, row) for row, name in enumerate(file.description.names)})
+        self._locations.update({name: (file, row) for row, name in enumerate(file.description.names)})
 
     def _forget(self, path: Path, error: Exception) -> None:
         """Remove a damaged file, so that its values are computed again."""
@@ -142,21 +142,21 @@ class BatchFolder:
             raise error
         log.info("%s is damaged and is made again (%s)", path, error)
         path.unlink(missing_ok=True)
-        self._places = {name: location for name, location in self._places.items() if location[0].path != path}
+        self._locations = {name: location for name, location in self._locations.items() if location[0].path != path}
 
     def missing(self, names: Sequence[str]) -> list[int]:
         """Return the positions in `names` of the images without values, after verifying the values of all others."""
         files: dict[Path, tuple[_File, list[int]]] = {}
         for name in dict.fromkeys(names):
-            if name in self._places:
-                file, position = self._places[name]
-                files.setdefault(file.path, (file, []))[1].append(position)
-        for path, (file, places) in files.items():
+            if name in self._locations:
+                file, row = self._locations[name]
+                files.setdefault(file.path, (file, []))[1].append(row)
+        for path, (file, rows) in files.items():
             try:
-                file.read(places)
+                file.read(rows)
             except Exception as error:
                 self._forget(path, error)
-        return [row for row, name in enumerate(names) if name not in self._places]
+        return [row for row, name in enumerate(names) if name not in self._locations]
 
     def add(self, names: Sequence[str], arrays: Mapping[str, np.ndarray], seconds: float, passes: int) -> None:
         """Write the values of several images, arrays (images, …); a file of the same images is replaced.
@@ -197,7 +197,7 @@ class BatchFolder:
         """
         images: list[dict[str, np.ndarray]] = []
         for name in names:
-            file, row = self._places[name]
+            file, row = self._locations[name]
             try:
                 images += file.read([row])
             except Exception as error:
@@ -213,7 +213,7 @@ class BatchFolder:
 
     def cost(self, names: Sequence[str]) -> tuple[float, float]:
         """Return the mean seconds and the mean number of network passes that an image took."""
-        descriptions = [self._places[name][0].description for name in names]
+        descriptions = [self._locations[name][0].description for name in names]
         seconds, passes = (
             math.fsum(getattr(description, field) / len(description.names) for description in descriptions)
             / max(len(descriptions), 1)

@@ -58,10 +58,10 @@ def open_lazily(store: str | Path) -> xarray.Dataset:
         or from another config or code than its manifest.
     """
     opened = open_store(store)
-    ranges, gap = [], None
+    ranges, reason = [], None
     for manifest in read_shard_manifests(store):
         if manifest.get("gap"):
-            gap = manifest["gap"]
+            reason = manifest["gap"]
         else:
             ranges.append(range(*manifest["images"]))
     computed = sorted({row for rows in ranges for row in rows})
@@ -72,7 +72,7 @@ def open_lazily(store: str | Path) -> xarray.Dataset:
     coordinates_along = {name: (name, list(names)) for name, names in opened.coordinates.items()}
     ids = list(opened.image_ids)
     coordinates = {"image": ids, "image_id": ("image", ids), "label": ("image", opened.labels), **coordinates_along}
-    attributes = dict(opened.attributes) | ({"gap": gap} if gap else {})
+    attributes = dict(opened.attributes) | ({"gap": reason} if reason else {})
     return xarray.Dataset(variables, coordinates, attributes).isel(image=_as_slice(computed))
 
 

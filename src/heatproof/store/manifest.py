@@ -192,7 +192,7 @@ def write_checksummed(path: str | Path, value: Mapping[str, Any]) -> None:
     """Write a mapping as JSON with a checksum of its content, atomically."""
     # The checksum is of the value as it will be read: JSON turns tuples into lists and keys into text, and bytes of
     # names that are not UTF-8 become question marks.
-    location, text = _place(path), json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+    location, text = _location(path), json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
     plain = {**json.loads(text), "format": FORMAT, **({PATH_FIELD: location} if location else {})}
     write_json(path, {**plain, CHECKSUM_KEY: digest(plain)})
 
@@ -210,7 +210,7 @@ def read_checksummed(path: str | Path) -> dict[str, Any] | None:
     HeatproofError
         If a version of heatproof wrote it whose results this version cannot read, or its path contains a link.
     """
-    return _unsealed(read_json(path), Path(path))
+    return _verified(read_json(path), Path(path))
 
 
 def parse_checksummed(content: bytes, path: Path) -> dict[str, Any] | None:
@@ -232,10 +232,10 @@ def parse_checksummed(content: bytes, path: Path) -> dict[str, Any] | None:
         value = parse_json(content)
     except ValueError:
         return None
-    return _unsealed(value if isinstance(value, dict) else None, path)
+    return _verified(value if isinstance(value, dict) else None, path)
 
 
-def _unsealed(value: dict[str, Any] | None, path: Path) -> dict[str, Any] | None:
+def _verified(value: dict[str, Any] | None, path: Path) -> dict[str, Any] | None:
     if value is None or value.pop(CHECKSUM_KEY, None) != digest(value):
         return None
     if value.pop("format", 1) != FORMAT:
@@ -248,7 +248,7 @@ def _unsealed(value: dict[str, Any] | None, path: Path) -> dict[str, Any] | None
     return value if is_here and _is_sound(value, path.parent) else None
 
 
-def _place(path: str | Path) -> str:
+def _location(path: str | Path) -> str:
     """Return the path of a record relative to its results folder; "" if it is in none."""
     parts = Path(path).parts
     return "/".join(parts[len(parts) - parts[::-1].index(FOLDER) :]) if FOLDER in parts else ""

@@ -431,7 +431,7 @@ def _stats(names: Sequence[bytes], root: str | Path) -> np.ndarray:
         rows = []
         for name in names[low : low + LOOKED_AT]:
             try:
-                status = os.stat(_place(name, top))
+                status = os.stat(_path(name, top))
             except OSError:
                 rows.append(GONE)
             else:
@@ -447,14 +447,14 @@ def _digests(names: Sequence[bytes], root: str | Path, folders: bool = True) -> 
     top = os.fsencode(root)
 
     def chunk(low: int) -> bytes:
-        places = [_place(name, top) for name in names[low : low + READ]]
-        return b"".join(_digest(at) if folders or not os.path.isdir(at) else UNKNOWN for at in places)
+        paths = [_path(name, top) for name in names[low : low + READ]]
+        return b"".join(_digest(path) if folders or not os.path.isdir(path) else UNKNOWN for path in paths)
 
     digests = _in_threads(chunk, range(0, len(names), READ))
     return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)
 
 
-def _place(name: bytes, top: bytes) -> bytes:
+def _path(name: bytes, top: bytes) -> bytes:
     """Return the path of an entry of a record; `top` is the root, which can be a file."""
     return name if name[:1] == b"/" else top if name == b"." else b"%s/%s" % (top, name)
 

@@ -305,11 +305,11 @@ def read(store: str | Path, array: str, start: int, stop: int, ids: Sequence[str
 
 
 def _read_by_id(opened: Store, array: str, ids: Sequence[str]) -> np.ndarray:
-    places = {image: row for row, image in enumerate(opened.image_ids)}
-    missing = next((image for image in ids if image not in places), None)
+    rows = {image: row for row, image in enumerate(opened.image_ids)}
+    missing = next((image for image in ids if image not in rows), None)
     if missing is not None:
         raise HeatproofError(f"{opened.path} has no image {missing!r}: it was made from another dataset.")
-    return np.concatenate([read(opened.path, array, places[image], places[image] + 1) for image in ids])
+    return np.concatenate([read(opened.path, array, rows[image], rows[image] + 1) for image in ids])
 
 
 def read_shard_manifests(store: str | Path) -> list[dict[str, Any]]:

@@ -102,8 +102,8 @@ def _publish(job: Training, trained: Trained) -> None:
     save_weights(trained.best, job.files["weights"])
     write_text(job.files["history"], _history(trained.history))
     extra: dict[str, Any] = {}
-    if "kept" in job.files:
-        save_epochs(trained.saved_epochs, job.files["kept"])
+    if "saved_epochs" in job.files:
+        save_epochs(trained.saved_epochs, job.files["saved_epochs"])
         extra = {"kept": sorted(trained.saved_epochs)}
     publish_tables(job, job.files.values(), _initial_weights(job), data=_data(job), **extra)
 

@@ -63,7 +63,7 @@ class Training(Stage):
     @property
     def identity(self) -> Any:
         """The spec without the epochs that are saved."""
-        files = {name: path for name, path in self.files.items() if name != "kept"}
+        files = {name: path for name, path in self.files.items() if name != "saved_epochs"}
         return replace(self, keep=[], files=files)
 
     @property
@@ -94,7 +94,7 @@ class Pretrain(Training):
     runs_network = True
     manifest_path = at_pretrained(WEIGHTS) + ".json"
     outputs = _updated_in_place(weights_outputs(at_pretrained(WEIGHTS)))
-    saved_epochs_outputs = _updated_in_place(plain_outputs(kept=at_pretrained(SAVED_EPOCHS)))
+    saved_epochs_outputs = _updated_in_place(plain_outputs(saved_epochs=at_pretrained(SAVED_EPOCHS)))
 
     @classmethod
     def all_wildcards(cls, plan: Plan) -> Iterable[Wildcards]:
@@ -164,7 +164,7 @@ class Finetune(Training):
     message = "finetuning"
     runs_network = True
     manifest_path = WEIGHTS + ".json"
-    outputs = _updated_in_place({**weights_outputs(WEIGHTS), **plain_outputs(kept=SAVED_EPOCHS)})
+    outputs = _updated_in_place({**weights_outputs(WEIGHTS), **plain_outputs(saved_epochs=SAVED_EPOCHS)})
 
     start: str
     upstream: Key
@@ -268,7 +268,7 @@ class KeepEpoch(Stage):
         """Return the spec of the job of an epoch, and the files that it waits for."""
         entry, epoch = graph.plan.saved_epochs[where["weights"]]
         files = (training := weights_of(graph, NetworkName(**{**where, "weights": entry}))).files
-        spec = cls(epoch=epoch, saved_epochs=files["kept"], history=files["history"], upstream=training.key)
+        spec = cls(epoch=epoch, saved_epochs=files["saved_epochs"], history=files["history"], upstream=training.key)
         return spec, [spec.saved_epochs, spec.history]
 
     def run(self, runtime: Runtime) -> None:
