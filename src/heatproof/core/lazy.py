@@ -17,7 +17,7 @@ else:
         _module: Any = None
 
         def __getattr__(self, name: str) -> Any:
-            # Kept here, because `import_module` looks for locks of running imports, which costs more than the attribute.
+            # Kept, because `import_module` looks for locks of running imports first.
             if _LazyTorch._module is None:
                 _LazyTorch._module = importlib.import_module("torch")
             return getattr(_LazyTorch._module, name)
