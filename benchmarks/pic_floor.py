@@ -6,8 +6,8 @@
 The reference is that of `pic.py`: both metrics one after the other; for each step of an image,
 `scipy.interpolate.griddata` for each channel, the size as WebP, and one pass of the same network on one thread.
 heatproof has all threads. Both take two crops of photographs at 224 × 224 (`--small`: one of 64 × 64) on ResNet-18 with
-random weights, in turn, and have to find the same entropies. The reference takes minutes: `--references N` has it in the
-first N rounds only.
+random weights, in turn, and have to find the same entropies. The reference takes minutes: `--references N` has it
+in the first N rounds only.
 
 A ratio of a round is the reference's time divided by heatproof's; the median has to be at least 2.5. The slowest round
 of heatproof divided by its median has to be below 1.5.
