@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 else:
 
     class _LazyTorch:
+        _module: Any = None
+
         def __getattr__(self, name: str) -> Any:
-            return getattr(importlib.import_module("torch"), name)
+            # Kept, because `import_module` looks for locks of running imports first.
+            if _LazyTorch._module is None:
+                _LazyTorch._module = importlib.import_module("torch")
+            return getattr(_LazyTorch._module, name)
 
     torch = _LazyTorch()

@@ -274,7 +274,7 @@ def _pair(value: Any) -> tuple[Any, Any]:
 
 def _argument(args: tuple[Any, ...], keywords: Mapping[str, Any], position: int, name: str, default: Any) -> Any:
     value = args[position] if len(args) > position else keywords.get(name, default)
-    return default if value is None or value == [] or value == () else value
+    return default if value is None or (isinstance(value, list | tuple) and not value) else value
 
 
 Rule = Callable[[Cells, tuple[int, int], tuple[Any, ...], Mapping[str, Any], torch.Tensor], Cells]

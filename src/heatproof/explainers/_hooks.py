@@ -31,6 +31,8 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors among the inputs or the output of a module or function, also those in containers."""
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, Mapping | list | tuple):
-        for part in value.values() if isinstance(value, Mapping) else value:
+    elif isinstance(value, list | tuple):
+        for part in value:
             yield from tensors_in(part)
+    elif isinstance(value, Mapping):
+        yield from tensors_in(list(value.values()))
