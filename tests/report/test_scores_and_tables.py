@@ -161,6 +161,7 @@ def test_tables_of_methods_and_checks_have_the_values_of_shards(scored):
     assert set(methods["drops_seconds"]) == {sum(shard["seconds"] for shard in drops)}
     assert methods["gap"].to_dict() == dict.fromkeys(methods.index, "") | run.gaps("idsds")
     checks = pd.read_parquet(run.folder / IDSDS.replace("parquet", "checks.parquet")).set_index(["explainer", "figure"])
+    assert list(checks.index) == sorted(checks.index)
     figures = shards[0]["gate"]["figures"]
     assert checks.loc["integrated_gradients", "value"].to_dict() == {name: figures[name]["value"] for name in figures}
     assert checks.loc["odd", "gap"].tolist() == ["the network has no attention"]

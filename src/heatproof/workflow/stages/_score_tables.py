@@ -96,7 +96,7 @@ def checks_table(spec: Score, recorded: Recorded) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        `CHECK_COLUMNS`, with one row for each figure of a check. An explainer that was refused before anything was
+        `CHECK_COLUMNS`, with one row for each figure of a check, sorted by explainer and figure. An explainer that was refused before anything was
         measured has a row whose ``figure`` is "". ``gap`` is "" for an explainer that is applicable.
     """
     rows = [
@@ -108,8 +108,8 @@ def checks_table(spec: Score, recorded: Recorded) -> pd.DataFrame:
             **measured,
             "gap": _published(check["gap"]),
         }
-        for explainer, check in recorded.applicability.items()
-        for figure, measured in (check["figures"] or {"": {}}).items()
+        for explainer, check in sorted(recorded.applicability.items())
+        for figure, measured in sorted((check["figures"] or {"": {}}).items())
     ]
     return pd.DataFrame(rows, columns=CHECK_COLUMNS).astype(CHECK_TYPES)
 
