@@ -50,7 +50,7 @@ ALLOWED = {
     "models.checkpoint_files": "a download, into a file of its own",
     "training.journal": WRITES,
     "training.several_devices": "reports of its own processes, in a folder of its own",
-    "workflow.job": "the null device",
+    "core.signals": "the null device",
     "workflow.stages._shards": "batches of the journal, over a file that the door opened; what it writes itself",
     "store.source_files": WRITES,
 }

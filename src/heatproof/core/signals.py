@@ -45,6 +45,11 @@ def received_signal() -> int | None:
     return _received
 
 
+def silence(descriptor: int) -> None:
+    """Send what is written to a file descriptor from now on to the null device."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+
+
 def describe_signal(what: str, number: int) -> str:
     """Return the message for a command or job that a signal has ended."""
     name = signal.Signals(number).name
@@ -90,7 +95,7 @@ def install_signal_handlers(what: str = "") -> None:
                 os.write(2, f"heatproof: {describe_signal(what, number)}\n".encode())
                 if what == "command":
                     # Libraries print the errors of imports that the exception interrupts.
-                    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+                    silence(2)
         # A command ends only Snakemake at first. Snakemake then ends its jobs itself; if jobs ended before it, it would
         # count them as failed.
         snakemake_only = 2.0 if what == "command" else -1.0

@@ -25,7 +25,6 @@ from heatproof.store.reading import (
     FOLDER,
     file_digest,
     one_sentence_errors,
-    parse_json,
     read_bytes,
     read_json,
     refuse_links,
@@ -211,28 +210,6 @@ def read_checksummed(path: str | Path) -> dict[str, Any] | None:
         If a version of heatproof wrote it whose results this version cannot read, or its path contains a link.
     """
     return _verified(read_json(path), Path(path))
-
-
-def parse_checksummed(content: bytes, path: Path) -> dict[str, Any] | None:
-    """Return the record in some bytes, as `read_checksummed` does for a file.
-
-    Parameters
-    ----------
-    content
-        The bytes.
-    path
-        Path that the record would have in a results folder; the files that it lists must be in that folder.
-
-    Raises
-    ------
-    HeatproofError
-        If a version of heatproof wrote it whose results this version cannot read.
-    """
-    try:
-        value = parse_json(content)
-    except ValueError:
-        return None
-    return _verified(value if isinstance(value, dict) else None, path)
 
 
 def _verified(value: dict[str, Any] | None, path: Path) -> dict[str, Any] | None:

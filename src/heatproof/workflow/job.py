@@ -16,7 +16,14 @@ import psutil
 from heatproof.core.perturb.baselines import register_baselines
 from heatproof.core.provenance import Key
 from heatproof.core.registry import load_plugins
-from heatproof.core.signals import EndedBySignal, end_with_parent, received_signal, run_process, signal_handling
+from heatproof.core.signals import (
+    EndedBySignal,
+    end_with_parent,
+    received_signal,
+    run_process,
+    signal_handling,
+    silence,
+)
 from heatproof.core.specs import Runtime, matches_its_name
 from heatproof.errors import HeatproofError, machine_fault
 from heatproof.store.manifest import require_manifest
@@ -115,7 +122,7 @@ def run_and_report_errors(work: Callable[[], object], what: str = "command") -> 
         return _signal_status() or _print_error(str(error))
     except BrokenPipeError:
         # The reader of the output has ended, as `head` does.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence(sys.stdout.fileno())
     except EndedBySignal as ended:
         return ended.status
     except Exception as error:

@@ -96,8 +96,9 @@ def checks_table(spec: Score, recorded: Recorded) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        `CHECK_COLUMNS`, with one row for each figure of a check, sorted by explainer and figure. An explainer that was refused before anything was
-        measured has a row whose ``figure`` is "". ``gap`` is "" for an explainer that is applicable.
+        `CHECK_COLUMNS`, with one row for each figure of a check, sorted by explainer and figure. An explainer that was
+        refused before anything was measured has a row whose ``figure`` is "". ``gap`` is "" for an explainer that is
+        applicable.
     """
     rows = [
         {
